@@ -1,6 +1,5 @@
 # Two commands do everything: `make serve` and `make test`.
 SHELL := /bin/bash
-PORT ?= 8000
 CONFIG ?= serve_config.yaml
 UV_VERSION := 0.13.9
 VENV := .venv
@@ -90,15 +89,21 @@ FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 # Ctrl-C does not reach what runs in the background.
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
-.PHONY: monitoring serve deploy stop status check schema test test-fast test-application test-simulation simulate \
+.PHONY: .right monitoring serve deploy stop status check schema test test-fast test-application test-simulation simulate \
 	test-locks test-nightly coverage faults cluster image fresh soak kills silence lint \
 	format bench peers agents clients fields docs setup lock audit sbom clean help
 
-serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
-	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
+# A port that nobody has set is the file's, or any: a run started with `make serve PORT=9000` is found without it.
+ON_PORT = $(if $(PORT),--port $(PORT))
 
-# A port that nobody has set is any: a run started with `make serve PORT=9000` is found without it.
-ON_PORT = $(if $(filter-out file undefined,$(origin PORT)),--port $(PORT))
+serve: .right $(VENV)/.ready  ## set up, start everything on PORT (8000), stay in the foreground
+	@exec $(BIN)/switchyard serve $(CONFIG) $(ON_PORT)
+
+# A mistake is not found after minutes of set-up.
+.right:
+	@test -z "$(PORT)" || { [ "$(PORT)" -ge 1 ] && [ "$(PORT)" -le 65535 ]; } 2>/dev/null || \
+		{ echo "PORT is a number from 1 to 65535, not '$(PORT)'" >&2; exit 1; }
+	@test -f "$(CONFIG)" || case "$(CONFIG)" in *.yaml|*.yml|*.json) echo "CONFIG: $(CONFIG) is missing" >&2; exit 1;; esac
 
 # What asks about a run does not install anything: before the set-up nothing runs.
 INSTALLED = test -x $(BIN)/switchyard || { echo "Nothing is installed yet, so nothing runs. Set up and start with: make serve" >&2; exit 1; }
@@ -114,7 +119,7 @@ status:  ## endpoints, split, replicas and health of what runs
 	@$(INSTALLED)
 	@$(BIN)/switchyard status $(ON_PORT)
 
-check: $(VENV)/.ready  ## validate CONFIG and the cluster's manifests without starting anything
+check: .right $(VENV)/.ready  ## validate CONFIG and the cluster's manifests without starting anything
 	@$(BIN)/switchyard check $(CONFIG)
 	@for values in k8s/chart/values.yaml k8s/chart/ci/*; do $(BIN)/switchyard check $$values || exit; done
 

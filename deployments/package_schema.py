@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from app.config.file_check import WITHOUT_EFFECT
 from deployments import embedding, experiments, llm, router
 from deployments.engine.application import DEPLOYMENT as ENGINE
 
@@ -45,8 +46,9 @@ _BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "ex
 _DROPPED = ("title", "default")
 """Keywords that say nothing to who writes the file."""
 
-_ELSEWHERE = {"lora_modules", "mm_processor_device"}
-"""Arguments of which only the name is checked: `app.config.adapters` knows modules, and devices depend on the build."""
+_ELSEWHERE = {"lora_modules", "mm_processor_device", *WITHOUT_EFFECT}
+"""Arguments of which only the name is checked: `app.config.adapters` knows modules, devices depend on the build, and no
+value of others has an effect."""
 
 
 def package_schema() -> dict[str, Any]:

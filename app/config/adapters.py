@@ -101,7 +101,7 @@ def parent_problems(deployments: Mapping[str, DeploymentFields]) -> Iterator[str
 def _module_problems(path: str, llm_config: Mapping[str, Any], modules: Sequence[Any]) -> Iterator[str]:
     seen = {_part(llm_config, "model_loading_config").get("model_id")}
     for number, module in enumerate(modules):
-        here = f"{path}.{number}"
+        here = f"{path}[{number}]"
         if not isinstance(module, Mapping) or not all(_is_text(module.get(key)) for key in ("name", "path")):
             yield f"{here}: expected `name` and `path` (a directory, or a model hub's id)"
             continue

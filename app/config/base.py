@@ -6,7 +6,7 @@ A section is a frozen pydantic model that forbids unknown keys; a problem is one
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -106,19 +106,30 @@ def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: boo
     unknown names and values are not repeated, since one may be an API key in the wrong place."""
     # Each is compared with the others and with known names, and a caller decides how many there are.
     items = error.errors(include_url=False)[:MOST_PROBLEMS]
+    keys = {item["loc"][:-1] for item in items if item["loc"][-1:] == ("[key]",)}  # 5 may be one, and no position
+    keys |= {item["loc"] for item in items if item["type"] == "invalid_key"}
     for item in items:
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
             yield from cause.problems
         elif not any(_explains(other, item) for other in items):
-            location = [str(part) for part in item["loc"] if part != "[key]"]
+            location = [
+                str(part) if item["loc"][: place + 1] in keys else part
+                for place, part in enumerate(item["loc"])
+                if part != "[key]"
+            ]
             if item["loc"][-1:] == ("[key]",) and isinstance(item["input"], bool):
                 location[-1] = shown(item["input"])
             if item["type"] == "extra_forbidden" and is_secret:
                 location.pop()
-            yield f"{'.'.join(location) or '(top level)'}: {_message(item, root, is_secret=is_secret)}"
+            yield f"{path_of(location) or '(top level)'}: {_message(item, root, is_secret=is_secret)}"
     if (more := error.error_count() - len(items)) > 0:
         yield f"(more): {more} further problems are not listed; correct these first"
+
+
+def path_of(parts: Iterable[str | int]) -> str:
+    """The keys and the positions in lists that lead to a value: ``experiments.first.primary[0].metric``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 
 
 def _explains(cause: ErrorDetails, item: ErrorDetails) -> bool:
@@ -213,7 +224,9 @@ def _remedy(kind: str, value: object, key: str, field: FieldInfo | None) -> str:
     if value is None and ":" in key:
         return f"; a space belongs after the colon of '{key}'"
     if kind in ("tuple_type", "list_type"):
-        return f"; write {_as_list(value, field)}" if isinstance(value, str | Mapping) else ""
+        if isinstance(value, bool) or not isinstance(value, str | int | float | Mapping):
+            return ""
+        return f"; write {_as_list(value, field)}"
     if kind == "dict_type" and isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
         return f"; write {_flow({name: shown(part) for item in value for name, part in item.items()})}"
     if kind == "dict_type" and 100 in limits:
@@ -246,9 +259,11 @@ def _flow(pairs: Mapping[Any, object]) -> str:
     return f"{{{', '.join(f'{name}: {value}' for name, value in pairs.items())}}}"
 
 
-def _as_list(value: str | Mapping[Any, Any], field: FieldInfo | None) -> str:
+def _as_list(value: str | float | Mapping[Any, Any], field: FieldInfo | None) -> str:
     """A list with a value that is meant as its only item, or with the keys of a mapping."""
     model = next(_models_in(field.annotation), None) if field is not None else None
+    if isinstance(value, int | float):
+        return f"[{value}]"
     if isinstance(value, Mapping):
         return f"[{', '.join(map(shown, value))}]" if model is None else "[{…}], a list of mappings"
     if model is not None:
@@ -267,6 +282,11 @@ def _with_list(name: str, value: object, around: type[BaseModel]) -> str:
 def _section_remedy(value: object, model: type[BaseModel]) -> str:
     if isinstance(value, str):
         return f"; write {example}" if (example := _example(value, model)) else ""
+    if isinstance(value, list):
+        name, field = next(iter(model.model_fields.items()))
+        is_list = get_origin(field.annotation) is tuple and not any(isinstance(item, Mapping | list) for item in value)
+        items = ", ".join(map(shown, value))
+        return f"; write {_flow({name: f'[{items}]'})}" if is_list else ""
     needs = any(field.is_required() for field in model.model_fields.values())
     return "; write {} for the defaults" if value is True and not needs else ""
 

@@ -5,6 +5,7 @@ The checks that need endpoints and deployments are in `experiment_checks`.
 Checks of experiments that need the endpoints, the deployments and the other experiments.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -118,11 +119,38 @@ class Guardrail(Section):
         "treatment's traffic.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _counts_events_and_not_a_metric(cls, section: Any) -> Any:
+        if isinstance(section, Mapping) and "metric" in section and "event" not in section:
+            raise ValueError(f"a guardrail counts an event, and takes no metric; write {_event_meant(section)}")
+        return section
+
     @model_validator(mode="after")
     def _slow_has_a_limit(self) -> Self:
         if (self.event == "slow") != (self.ttft_above_s is not None):
             raise ValueError("`slow` needs `ttft_above_s`; other events take none")
         return self
+
+
+_LIMITS = {
+    "ttft": ("slow", "ttft_above_s"),
+    "slow": ("slow", "ttft_above_s"),
+    "itl": ("stalled", "gap_above_s"),
+    "itl_max": ("stalled", "gap_above_s"),
+    "duration": ("unfinished", "unfinished_above_s"),
+}
+"""The event that a limit on a metric is, and the key of its limit, in seconds."""
+
+
+def _event_meant(section: Mapping[str, Any]) -> str:
+    """The guardrail that one with a `metric` is meant to be, with its first number as the limit."""
+    name = str(section["metric"])
+    metric = nearest(name, STATISTICS).removeprefix("; did you mean ").removesuffix("?") or name.partition(".")[0]
+    event, key = _LIMITS.get(metric, (metric if metric in EVENTS else "error", "max_rate"))
+    most = 1 if key == "max_rate" else math.inf
+    limits = [limit for limit in section.values() if type(limit) in (int, float) and 0 < limit < most]
+    return f"{{event: {event}, {key}: {limits[0] if limits else '…'}}}"
 
 
 DEFAULT_GUARDRAILS = (
@@ -393,7 +421,7 @@ def _arm_problems(
     seen = {experiment.control}
     for number, arm in enumerate(experiment.treatments):
         if arm in seen:
-            problems.append(f"{path}.treatments.{number}: '{arm}' is listed twice or is the control; remove it")
+            problems.append(f"{path}.treatments[{number}]: '{arm}' is listed twice or is the control; remove it")
         seen.add(arm)
     endpoint = endpoints.get(experiment.endpoint)
     if endpoint is None:
@@ -406,7 +434,7 @@ def _arm_problems(
         problems += _label_problems(path, experiment, deployments)
         return problems
     for number, arm in enumerate(experiment.treatments):
-        problems += _outside(f"{path}.treatments.{number}", arm, experiment, endpoint, deployments)
+        problems += _outside(f"{path}.treatments[{number}]", arm, experiment, endpoint, deployments)
     if _EMBEDDINGS in endpoint.tasks:
         problems += _space_problems(path, experiment, deployments)
     return problems
@@ -424,7 +452,7 @@ def _outside(
 
 def _label_problems(path: str, experiment: Experiment, deployments: Mapping[str, DeploymentFields]) -> list[str]:
     problems = [
-        f"{path}.treatments.{number}: '{arm}' is a deployment, and in mode aa a treatment is a label; choose a new word"
+        f"{path}.treatments[{number}]: '{arm}' is a deployment; in mode aa a treatment is a label: choose a new word"
         for number, arm in enumerate(experiment.treatments)
         if arm in deployments
     ]
@@ -449,7 +477,7 @@ def _metrics(experiment: Experiment) -> Iterator[tuple[str, Metric]]:
     """Every metric with its place below the experiment."""
     for role, metrics in (("primary", experiment.primary), ("secondary", experiment.secondary)):
         for number, metric in enumerate(metrics):
-            yield f"{role}.{number}", metric
+            yield f"{role}[{number}]", metric
 
 
 def _metric_problems(path: str, experiment: Experiment) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from app.config.base import ConfigError
+from app.config.base import ConfigError, path_of
 from app.config.loading import load_document, parse_yaml, read_text
 from app.config.meant import FORMER_ARGUMENTS, nearest, number_remedy, shown
 from app.config.reference import packages, schema
@@ -126,6 +126,7 @@ def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]
     for name, instead in WITHOUT_EFFECT.items():
         if isinstance(kwargs, Mapping) and kwargs.get(name) is not None:
             yield f"{where}.engine_kwargs.{name}: has no effect on an engine; {instead}"
+    yield from _size_problems(f"{where}.engine_kwargs", kwargs, accelerator)
     wanted = llm_config.get("accelerator_type")
     if wanted and isinstance(accelerator, Mapping) and accelerator.get("kind") == "cpu":
         beside = "`accelerator_config: {kind: cpu}`"
@@ -137,6 +138,27 @@ def _engine_problems(where: str, llm_config: Mapping[str, Any]) -> Iterator[str]
         if meant:
             path = f"{where}.placement_group_config.bundle_per_worker.{name}"
             yield f"{path}: no machine has the resource '{name}'; did you mean {meant[0]}?"
+
+
+def _size_problems(where: str, kwargs: object, accelerator: object) -> Iterator[str]:
+    """Sizes that vLLM takes, and with which no replica starts."""
+    if not isinstance(kwargs, Mapping):
+        return
+    kind = accelerator.get("kind") if isinstance(accelerator, Mapping) else None
+    block, copies, base = kwargs.get("block_size"), kwargs.get("data_parallel_size"), 32 if kind == "cpu" else 16
+    if kind != "tpu" and isinstance(block, int) and block > 0 and block % base:
+        near = base * max(1, round(block / base))
+        processors = "CPUs" if kind == "cpu" else "GPUs"
+        yield f"{where}.block_size: expected a multiple of {base} on {processors}, not {block}; write {near}"
+    if isinstance(copies, int) and copies > 1:
+        yield (
+            f"{where}.data_parallel_size: a replica has one copy of the model, and no processors for {copies}; remove "
+            f"it, and run {copies} replicas (`num_replicas`, or `min_replicas` of `autoscaling_config`)"
+        )
+    for name in ("prefill_context_parallel_size", "data_parallel_size_local", "nnodes"):
+        if isinstance(wanted := kwargs.get(name), int) and wanted > 1:
+            has = "tensor_parallel_size times pipeline_parallel_size processors"
+            yield f"{where}.{name}: a replica has {has}, and none more for {wanted}; remove it"
 
 
 def _variable_meant(name: str) -> str:
@@ -152,6 +174,30 @@ WITHOUT_EFFECT = {
     "host": "clients reach the router, whose address is in `http_options`",
     "port": "clients reach the router, whose port is that of `switchyard serve --port`",
     "api_key": "clients' keys are in `access`",
+    "uvicorn_log_level": "the level of vLLM's log is the variable VLLM_LOGGING_LEVEL",
+    **dict.fromkeys(
+        ("disable_uvicorn_access_log", "disable_access_log_for_endpoints"), "the router logs requests, not vLLM"
+    ),
+    **dict.fromkeys(
+        ("allow_credentials", "allowed_origins", "allowed_methods", "allowed_headers"),
+        "browsers' origins are in `cors`",
+    ),
+    **dict.fromkeys(
+        ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers", "enable_ssl_refresh"),
+        "end TLS before the router",
+    ),
+    **dict.fromkeys(
+        ("uds", "h11_max_header_count", "h11_max_incomplete_event_size"), "remove it: clients reach the router"
+    ),
+    **dict.fromkeys(
+        (
+            "data_parallel_supervisor_port",
+            "dp_supervisor_probe_failure_threshold",
+            "dp_supervisor_probe_interval_s",
+            "dp_supervisor_probe_timeout_s",
+        ),
+        "remove it: nothing supervises copies of an engine but Ray Serve",
+    ),
 }
 """Arguments of vLLM's server that is not started, and what has their effect."""
 
@@ -231,19 +277,19 @@ def _explains(cause: Any, error: Any) -> bool:
 
 def _words(error: Any) -> Iterator[str]:
     """The problem lines of an error of jsonschema."""
-    path, value, rule = _path(error.absolute_path) or "(top level)", error.instance, error.validator
+    path, value, rule = path_of(error.absolute_path) or "(top level)", error.instance, error.validator
     inner = [cause for cause in error.context or () if len(cause.path) > 0 or cause.validator != "type"]
     kinds = {str(cause.validator_value): cause for cause in inner if cause.validator == "const"}
     if kinds:  # a key says which of several kinds of mapping this is
         wrong = next(iter(kinds.values()))
-        yield f"{_path(wrong.absolute_path)}: expected one of {', '.join(kinds)}{_not(wrong.instance, kinds)}"
+        yield f"{path_of(wrong.absolute_path)}: expected one of {', '.join(kinds)}{_not(wrong.instance, kinds)}"
     elif inner and isinstance(value, Mapping):
         for part in inner:
             yield from _words(part)
     elif rule == "additionalProperties" and error.validator_value is False:
         known = list(error.schema["properties"])
         for name in value.keys() - set(known):
-            where = _path([*error.absolute_path, name])
+            where = path_of([*error.absolute_path, name])
             is_serves = "applications" in (*error.absolute_path, *known)
             place = _elsewhere(str(name)) if is_serves else ""
             yield f"{where}: unknown key{place or _remedy_of_key(str(name), known)}"
@@ -337,17 +383,13 @@ def _choices(given: Mapping[str, Any]) -> Iterator[object]:
         yield from _choices(branch)
 
 
-def _path(parts: Sequence[str | int]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
-
-
 def _remedy_of_key(name: str, known: Sequence[str]) -> str:
     """What to do about an unknown key, to append to a problem."""
     if "max_num_seqs" in known and name in FORMER_ARGUMENTS:
         return f"; this vLLM does not have it: {FORMER_ARGUMENTS[name]}"
     if "max_num_seqs" in known and name in WITHOUT_EFFECT:
         return f"; {WITHOUT_EFFECT[name]}"
-    return nearest(name, known) or _listed(known)
+    return nearest(name, [other for other in known if other not in WITHOUT_EFFECT]) or _listed(known)
 
 
 def _elsewhere(name: str) -> str:

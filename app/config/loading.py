@@ -208,6 +208,11 @@ def host_of(document: Mapping[str, Any]) -> str:
     return str((document.get("http_options") or {}).get("host") or "127.0.0.1")
 
 
+def port_of(document: Mapping[str, Any]) -> int:
+    """The port that a Serve configuration listens on."""
+    return int((document.get("http_options") or {}).get("port") or 8000)
+
+
 def _applications(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     applications = document["applications"]
     if not isinstance(applications, list) or not all(isinstance(item, dict) for item in applications):

@@ -438,8 +438,9 @@ def _known(names: Iterable[str]) -> str:
 
 
 def _outside(path: str, overrides: Sequence[Override], traffic: Mapping[str, int]) -> list[str]:
+    known = ", ".join(traffic)
     return [
-        f"{path}.{number}.deployment: '{override.deployment}' is not in the traffic; choose one of {', '.join(traffic)}"
+        f"{path}[{number}].deployment: '{override.deployment}' is not in the traffic; choose one of {known}"
         for number, override in enumerate(overrides)
         if override.deployment not in traffic
     ]

@@ -277,7 +277,7 @@ class KeysApi:
         visible = names(self._services.views().of(caller))
         for number, name in enumerate(wanted.endpoints or ()):
             if name not in visible:
-                place = f"endpoints.{number}"
+                place = f"endpoints[{number}]"
                 raise BadRequest(f"{place}: no endpoint '{name}'{question(name, visible)}", param=place)
         if "endpoints" in changed:
             self._require_rights(caller, wanted.endpoints)

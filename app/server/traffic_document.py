@@ -224,7 +224,7 @@ def _override_problems(
     if overrides and endpoint.sticky is None:
         yield f"overrides: '{name}' is not sticky, so that its requests have no unit; add `sticky` to the endpoint"
     for number, override in enumerate(overrides):
-        path = f"overrides.{number}"
+        path = f"overrides[{number}]"
         if (override.unit_key is None) == (override.unit is None):
             yield f"{path}: name either `unit_key` or `unit`"
         if override.deployment not in weights:
@@ -242,8 +242,8 @@ def _caller_problems(
     is_caller = config.access.knows_callers and endpoint.sticky is not None and not is_callers
     for number, override in enumerate(overrides):
         if is_caller and override.unit_key is not None and caller_id(override.unit_key) is None:
-            yield f"overrides.{number}.unit_key: is no name of an API key, and no token's principal"
-        path, is_needed = f"overrides.{number}.caller", is_callers and override.unit_key is not None
+            yield f"overrides[{number}].unit_key: is no name of an API key, and no token's principal"
+        path, is_needed = f"overrides[{number}].caller", is_callers and override.unit_key is not None
         if is_needed and override.caller is None:
             yield f"{path}: missing; name the caller whose key it is: the name of its API key, or its tokens' principal"
         elif override.caller is not None and not is_needed:
@@ -265,7 +265,7 @@ def _key(override: OverrideRequest, endpoint: Endpoint, caller_id: Callable[[str
 def _repeated(units: list[str]) -> list[str]:
     first: dict[str, int] = {}
     return [
-        f"overrides.{number}: the same unit as overrides.{first[unit]}; remove one"
+        f"overrides[{number}]: the same unit as overrides[{first[unit]}]; remove one"
         for number, unit in enumerate(units)
         if first.setdefault(unit, number) != number
     ]

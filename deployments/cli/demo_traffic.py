@@ -105,8 +105,8 @@ class AnswerTally:
 
 
 class TrafficSender:
-    """Sends a plan to the router at `url`. `feedback`: a metric for which every answer is scored, at random. `say` takes
-    a line once a request is not refused, and one about the progress every `every_s` seconds."""
+    """Sends a plan to the router at `url`. `feedback`: a metric for which every answer is scored, at random. `say`
+    takes a line once a request is not refused, and one about the progress every `every_s` seconds."""
 
     def __init__(
         self,

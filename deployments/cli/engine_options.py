@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from app.config.file_check import WITHOUT_EFFECT
 from app.config.meant import FORMER_ARGUMENTS, nearest
 from app.config.reference import packages
 from deployments.cli.options import CommandError, ExitCode
@@ -21,6 +22,9 @@ _SHORT: Mapping[str, str] = {
 }
 """vLLM's short options that people write."""
 
+_LONG: Mapping[str, str] = {f"-{short}": f"--{name.replace('_', '-')}" for short, name in _SHORT.items()}
+"""The same with two hyphens, which vLLM does not take."""
+
 _NOT_ENGINES: Mapping[str, Callable[[], str]] = {
     "model": lambda: f"name the model first: {command('serve MODEL')}",
     "served_model_name": lambda: "write --as NAME",
@@ -29,8 +33,7 @@ _NOT_ENGINES: Mapping[str, Callable[[], str]] = {
     "api_key": lambda: f"create one with `{command('keys create')}`, and name its file in `access`",
     "hf_token": lambda: "export HF_TOKEN, so that no file has it",
     "lora_modules": lambda: "write them into the file, each with a deployment of its own",
-    **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ciphers"), lambda: "end TLS before it"),
-    **dict.fromkeys(("uds", "root_path", "middleware"), lambda: "leave it out: the router serves the clients"),
+    **dict.fromkeys(("root_path", "middleware"), lambda: "leave it out: the router serves the clients"),
 }
 """Arguments of vLLM's server that are not an engine's, and what to do instead."""
 
@@ -65,11 +68,14 @@ def engine_arguments(tokens: Sequence[str], own: Sequence[str] = ()) -> dict[str
             arguments[negated] = False
         elif name in _NOT_ENGINES:
             raise _wrong(f"{option} is not an engine's argument: {_NOT_ENGINES[name]()}")
+        elif name in WITHOUT_EFFECT:
+            raise _wrong(f"{option} is not an engine's argument: {WITHOUT_EFFECT[name]}")
         elif name not in known and name in FORMER_ARGUMENTS:
             raise _wrong(f"this vLLM does not have {option}: {FORMER_ARGUMENTS[name]}")
         elif name not in known:
             options = [*own, *(f"--{name.replace('_', '-')}" for name in known)]
-            raise _wrong(f"{option} is neither an option nor an engine argument of vLLM{nearest(option, options)}")
+            meant = f"; did you mean {_LONG[option]}?" if option in _LONG else nearest(option, options)
+            raise _wrong(f"{option} is neither an option nor an engine argument of vLLM{meant}")
         else:
             value = _value(option, values, known[name])
             arguments[name] = _size(value) if name in _SIZES else value

@@ -208,7 +208,7 @@ def check(
     from app.config.loading import load_document, read_yaml
     from deployments.cli.traffic import changes_of
     from deployments.kubernetes import chart, manifests
-    from deployments.local.fit import engine_problems, misfits
+    from deployments.local.fit import engine_problems, left_out, misfits
 
     if manifests.is_cluster(config) or chart.is_values(config):
         _check_cluster(config, against)
@@ -228,6 +228,7 @@ def check(
         *engine_warnings(document),
         *experiment_warnings(loaded.experiments, loaded.endpoints),
         *mirror_warnings(loaded.endpoints, loaded.deployments),
+        *left_out(document),
     ]
     _warn(
         [

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +16,7 @@ import yaml
 from app.config.base import NO_NAME, ConfigError, is_name
 from app.config.meant import closest, nearest
 from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
-from deployments.cli.options import CommandError, ExitCode
+from deployments.cli.options import KEY_VARIABLE, CommandError, ExitCode, router_client
 from deployments.invocation import DEFAULT_FILE, argument, command
 
 _AS, _VARIANT, _GPU, _OUTPUT = "--as", "--variant", "--gpu", "--output"
@@ -39,6 +41,12 @@ Output = Annotated[
     Path | None, typer.Option(_OUTPUT, "-o", metavar="FILE", help="The file to write. Default: the model's name.")
 ]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
+OwnPort = Annotated[
+    int | None,
+    typer.Option(
+        "--port", min=1, max=65535, help="The port to listen on. Default: `http_options.port` of FILE, or 8000."
+    ),
+]
 
 
 def serve(
@@ -46,7 +54,7 @@ def serve(
     target: Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A configuration, or a model.")] = str(
         DEFAULT_FILE
     ),
-    port: Port = 8000,
+    port: OwnPort = None,
     endpoint: As = None,
     variant: Variants = None,
     gpu: Gpu = None,
@@ -82,7 +90,15 @@ def serve(
     else:
         processes.require_none(processes.run_directory())  # before a file is written that nothing serves
         config = _written(target, endpoint, variant or (), gpu, output, context.args, "serve")
-    launcher.serve(config, port)
+    launcher.serve(config, port, partial(_earlier_runs, config, time.time()))
+
+
+def _earlier_runs(config: Path, before: float) -> Sequence[str]:
+    """A line for each experiment of the file that goes on with a run from before the Unix time `before`."""
+    from app.config.loading import load
+    from deployments.cli.traffic import earlier_runs, starting
+
+    return earlier_runs(router_client(None, os.environ.get(KEY_VARIABLE)), starting(load(config)), before)
 
 
 def init(

@@ -204,7 +204,7 @@ def changes_of(file: Path) -> FileChanges:
     except (ConfigError, LaunchError):
         return FileChanges()
     if applied is None:
-        return FileChanges(starting=_starting(wanted, set()))
+        return FileChanges(starting=starting(wanted))
     splits = [
         plan(name, applied.endpoints[name].traffic, endpoint.traffic)
         for name, endpoint in wanted.endpoints.items()
@@ -213,7 +213,7 @@ def changes_of(file: Path) -> FileChanges:
     return FileChanges(
         superseded(applied, wanted),
         [change for change in splits if change.before != change.after],
-        _starting(wanted, {name for name, old in applied.experiments.items() if old.state == "running"}),
+        starting(wanted, {name for name, old in applied.experiments.items() if old.state == "running"}),
     )
 
 
@@ -223,7 +223,8 @@ def _applied() -> Config | None:
     return parse(applied) if applied is not None else None
 
 
-def _starting(wanted: Config, running: Container[str]) -> list[str]:
+def starting(wanted: Config, running: Container[str] = ()) -> list[str]:
+    """The experiments of a configuration that run with it at once, without those that are `running` already."""
     return [
         name
         for name, experiment in wanted.experiments.items()

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from app.config.base import ConfigError
-from app.config.loading import load, load_document
+from app.config.loading import load, load_document, port_of
 from app.config.schema import Config
 from deployments.invocation import DEFAULT_FILE
 from deployments.kubernetes.demands import Demand, demands
@@ -111,7 +111,7 @@ class Installation:
         """The public port."""
         if self.run is not None:
             return self.run.port
-        return int((self.document.get("http_options") or {}).get("port") or 8000)
+        return port_of(self.document)
 
 
 def installation(

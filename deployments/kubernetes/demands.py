@@ -26,6 +26,7 @@ class Demand:
     """The resources that one deployment requests: each replica takes all its `bundles`, each of which fits on one node.
 
     `bundles`: one for each process of an engine; the first includes the replica itself.
+    `num_cpus`: the part of the first that the replica's own process takes, as it is written.
     `labels`: those that a replica's nodes must have.
     `per_node`: the most replicas that one node may run; None: any number.
     """
@@ -35,6 +36,7 @@ class Demand:
     bundles: tuple[Bundle, ...]
     min_replicas: int
     max_replicas: int
+    num_cpus: float = 1.0
     labels: Mapping[str, str] = field(default_factory=dict)
     per_node: int | None = None
 
@@ -75,6 +77,7 @@ def _of_application(application: Mapping[str, Any]) -> Iterator[Demand]:
             bundles=tuple({name: float(amount) for name, amount in bundle.items() if amount} for bundle in bundles),
             min_replicas=least,
             max_replicas=most,
+            num_cpus=float(own["CPU"]),
             labels=options.get("label_selector") or {},
             per_node=settings.get("max_replicas_per_node"),
         )

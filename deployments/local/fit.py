@@ -12,7 +12,7 @@ from app.access.keys import KeyFile
 from app.config.base import ConfigError
 from app.config.meant import nearest, question
 from app.config.schema import Config
-from app.internal_api import PACKAGE_PREFIX
+from app.internal_api import KEEP_ALIVE_S, PACKAGE_PREFIX
 from deployments.invocation import make
 from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
 from deployments.local import accelerator
@@ -240,10 +240,14 @@ def misfits(
         for demand in demands(document)
     }
     if sum(wanted.values()) > LOGICAL_CPUS:
-        largest = max(wanted, key=lambda name: wanted[name])
+        largest = max(demands(document), key=lambda demand: wanted[demand.name])
+        engine = wanted[largest.name] / largest.min_replicas - largest.num_cpus
+        each = f" for each of {largest.min_replicas} replicas" if largest.min_replicas > 1 else ""
+        also = f" and {engine:g} for its engine" if engine else ""
         yield (
-            f"num_cpus: the applications reserve {sum(wanted.values()):g} CPUs, {largest} {wanted[largest]:g} of them, "
-            f"and a local run has {LOGICAL_CPUS}, which are no cores but Ray's bookkeeping; lower them"
+            f"num_cpus: {largest.name} asks for {largest.num_cpus:g}{also}{each}; all applications together reserve "
+            f"{sum(wanted.values()):g}, and a local run has {LOGICAL_CPUS}, which are no cores but Ray's bookkeeping; "
+            "lower them"
         )
     yield from _absent(document["applications"])
     needing = {demand.name: demand for demand in demands(document) if _gpus(demand) or _type(demand)}
@@ -273,6 +277,13 @@ def _gpu_misfits(needing: Mapping[str, Demand], is_cuda_build: bool, gpus: Seque
         if (wanted := _type(demand)) and wanted not in {gpu.type for gpu in gpus}:
             here = ", ".join(dict.fromkeys(gpu.type for gpu in gpus))
             yield f"{name}: accelerator_type is {wanted}, and this machine has {here}; leave it out, or correct it"
+
+
+def left_out(document: Mapping[str, Any]) -> Iterator[str]:
+    """Warnings about what `switchyard serve` does not take from a valid configuration, and a cluster does."""
+    for name, value in (document.get("http_options") or {}).items():
+        if name not in ("host", "port") and (name, value) != ("keep_alive_timeout_s", KEEP_ALIVE_S):
+            yield f"http_options.{name}: only a cluster takes it; of these, `switchyard serve` takes `host` and `port`"
 
 
 def memory_misfits(document: Mapping[str, Any], folders: Mapping[str, Path], gpus: Sequence[Gpu]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import yaml
 
 from app.config.base import is_loopback
 from app.config.file_check import check_file
-from app.config.loading import host_of, load_document
+from app.config.loading import host_of, load_document, port_of
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.invocation import argument, command, missing
 from deployments.local import accelerator, dashboard, processes
@@ -61,14 +61,15 @@ OBJECT_STORE_BYTES = 128 * 1024 * 1024
 """The size of the object store: small, since the data plane is HTTP and no payload goes through it."""
 
 
-def serve(config: Path, port: int) -> None:
-    """Runs `config` on `port` until a signal. Raises LaunchError."""
+def serve(config: Path, port: int | None, notes: Callable[[], Iterable[str]] = tuple) -> None:
+    """Runs `config` on `port` (None: the file's) until a signal. `notes`: lines to report once it is ready. Raises
+    LaunchError."""
     directory = processes.run_directory()
     _require_valid(config, "serve", "")
     try:
         with processes.exclusive(directory), stop_event() as stop:
             processes.clean(directory)
-            _run(config, port, directory, stop)
+            _run(config, port, directory, stop, notes)
     except processes.AlreadyRunning:
         raise LaunchError(processes.held(directory)) from None
 
@@ -111,12 +112,15 @@ def _document(config: Path) -> dict[str, Any]:
     return placed
 
 
-def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> None:
+def _run(
+    config: Path, port: int | None, directory: Path, stop: threading.Event, notes: Callable[[], Iterable[str]]
+) -> None:
     require_closed()
+    document = _document(config)
+    port = port or port_of(document)
     if not is_free(port):
         other = command(f"serve {argument(config)} --port {port + 1}")
         raise LaunchError(f"Port {port} is taken by another program. Choose another: {other}")
-    document = _document(config)
     router = load_document(document)
     if problems := list(misfits(document, router)):
         raise LaunchError("\n".join([f"{config} does not fit this machine:", *problems]))
@@ -146,6 +150,8 @@ def _run(config: Path, port: int, directory: Path, stop: threading.Event) -> Non
             with output_to(files / "launcher.log"):
                 processes.write_record(directory, replace(run, phase=processes.Phase.READY))
                 _announce_ready(document, run, config)
+                for note in run_in_background(lambda: list(notes()), stop):
+                    report(note)
                 stop.wait()
         failed = False
     finally:

@@ -150,7 +150,7 @@ def test_strangers_cannot_reach_the_controller(cluster: Cluster) -> None:
 
 
 def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> None:
-    """Must run last: it ends the application that the other tests share."""
+    """Must run after all others but one: it ends the application that they share."""
     cluster.launcher.process.send_signal(signal.SIGINT)
     assert cluster.launcher.process.wait(timeout=120) == 0
     found = Exposures.concat(list(history(cluster.ledger, 0.0, Tables(), {}, Gaps())))
@@ -159,3 +159,11 @@ def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> Non
         assert len(set(zip(columns.router.tolist(), columns.seq.tolist(), strict=True))) == 50
     assert [entry.kind for entry in read_entries(cluster.ledger)].count("run_begun") == 1
     assert cluster.starts() == 3
+
+
+def test_another_start_on_the_same_ledger_says_that_it_goes_on_with_the_run(cluster: Cluster) -> None:
+    directory = cluster.launcher.directory
+    with launched(directory / "serve_config.yaml", directory, {}):
+        said = "The experiment trial continues its run of "
+        until(lambda: said in (directory / "terminal").read_text())
+    assert [entry.kind for entry in read_entries(cluster.ledger)].count("run_begun") == 1

@@ -48,12 +48,16 @@ def launch(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]
     return run(*arguments, directory=directory, timeout_s=120)
 
 
-def test_a_taken_port_is_refused_at_once(config: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_in_file", [False, True], ids=["on the command line", "in the file"])
+def test_a_taken_port_is_refused_at_once(is_in_file: bool, config: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused = launch("serve", str(config), "--port", str(port), directory=tmp_path)
+        if is_in_file:
+            config.write_text(yaml.safe_dump({"http_options": {"port": port}, **embedding_only()}))
+        options = [] if is_in_file else ["--port", str(port)]
+        refused = launch("serve", str(config), *options, directory=tmp_path)
     assert refused.returncode == 1
     assert f"Port {port} is taken" in refused.stderr
 

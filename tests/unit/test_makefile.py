@@ -21,7 +21,7 @@ def clone(tmp_path: Path) -> Path:
     """What the Makefile needs of a clone, without packages."""
     folder = tmp_path / "clone"
     shutil.copytree(ROOT / "requirements", folder / "requirements")
-    for name in ("Makefile", "pyproject.toml"):
+    for name in ("Makefile", "pyproject.toml", "serve_config.yaml"):
         shutil.copy2(ROOT / name, folder)
     return folder
 
@@ -72,6 +72,20 @@ def test_what_installs_refuses_an_unknown_accelerator_before_anything_else(targe
     assert not (clone / ".venv").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("PORT=abc", "PORT is a number from 1 to 65535, not 'abc'"),
+        ("PORT=70000", "PORT is a number from 1 to 65535, not '70000'"),
+        ("CONFIG=gone.yaml", "CONFIG: gone.yaml is missing"),
+    ],
+)
+def test_a_wrong_variable_is_refused_before_the_set_up(wrong: str, said: str, clone: Path) -> None:
+    done = make(clone, "serve", wrong, ACCELERATOR="cpu")
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[0]) == (2, "", said)
+    assert not (clone / ".venv").exists()
+
+
 def test_a_python_without_ensurepip_is_told_the_package_that_has_it(clone: Path, tmp_path: Path) -> None:
     """As on Debian and Ubuntu without python3-venv."""
     (tmp_path / "ensurepip.py").write_text("raise ImportError\n")
@@ -96,14 +110,15 @@ def test_a_home_that_cannot_be_written_leaves_the_caches_in_the_environment(clon
     assert (done.stdout, done.stderr) == (f"{clone}/.venv/cache 1\n", "")
 
 
-@pytest.mark.parametrize("target", ["deploy", "stop", "status"])
-def test_what_asks_about_a_run_passes_a_port_that_is_set(target: str, clone: Path) -> None:
+@pytest.mark.parametrize("target", ["serve", "deploy", "stop", "status"])
+def test_a_port_is_passed_if_it_is_set(target: str, clone: Path) -> None:
     installed(clone, "echo $*")
-    named = "deploy serve_config.yaml" if target == "deploy" else target
-    assert make(clone, target).stdout == f"{named}\n"
-    assert (
-        make(clone, target, "PORT=9000").stdout == make(clone, target, PORT="9000").stdout == f"{named} --port 9000\n"
-    )
+    (clone / ".venv/.ready").write_text("cpu")
+    named = f"{target} serve_config.yaml" if target in ("serve", "deploy") else target
+    given = ("--assume-old=.venv/.ready", "ACCELERATOR=cpu", target)
+    assert make(clone, *given).stdout == make(clone, *given, PORT="").stdout == f"{named}\n"
+    for made in (make(clone, *given, "PORT=9000"), make(clone, *given, PORT="9000")):
+        assert made.stdout == f"{named} --port 9000\n"
 
 
 def test_commands_know_the_directory_from_which_make_was_called(clone: Path, tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_issued_keys_outlive_routers_and_controllers_and_the_controllers_absence
         ({"name": "anonymous"}, 400, "name"),
         ({"name": "key:boss"}, 400, "name"),
         ({"name": ""}, 400, "name"),
-        ({"endpoints": ["chta"]}, 400, "endpoints.0"),
+        ({"endpoints": ["chta"]}, 400, "endpoints[0]"),
         ({"endpoints": []}, 400, "endpoints"),
         ({"expires": "2001-01-01T00:00:00Z"}, 400, "expires"),
         ({"expires": "soon"}, 400, "expires"),

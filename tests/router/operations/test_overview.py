@@ -179,7 +179,7 @@ def test_a_section_is_checked_as_in_the_file(rig: Rig) -> None:
     assert any(line.startswith("alpha: ") for line in shown["problems"])
     shown = check(rig.url, {"name": "green-first", "experiment": {**SECTION, "treatments": ["red"]}}).json()
     assert shown["problems"] == [
-        "treatments.0: 'red' is not in the traffic of 'chat' (blue, green); add it there, with 0 if it gets none yet"
+        "treatments[0]: 'red' is not in the traffic of 'chat' (blue, green); add it there, with 0 if it gets none yet"
     ]
 
 

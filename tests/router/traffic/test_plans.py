@@ -232,7 +232,7 @@ def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(p
         "ttl_s",
         "weights.pink",
         "weights",
-        "overrides.0",
+        "overrides[0]",
     ]
     assert refused.json()["error"]["param"] == "ttl_s"
     assert planned.put({"weights": {"green": 100}}, params={"dryrun": "true"}).status_code == 400

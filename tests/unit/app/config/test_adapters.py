@@ -58,11 +58,11 @@ def test_several_deployments_may_share_an_application() -> None:
     [
         (engine(lora_config={}), "llm_config.lora_config: only Ray's own ingress .*engine_kwargs.lora_modules"),
         (kwargs(lora_modules={"french": "/p"}), "lora_modules: expected a list"),
-        (kwargs(lora_modules=["french=/p"]), "lora_modules.0: expected `name` and `path`"),
-        (kwargs(lora_modules=[{"name": "french"}]), "lora_modules.0: expected `name` and `path`"),
-        (kwargs(lora_modules=[{"name": "f", "path": "/p", "pat": 1}]), "lora_modules.0.pat: unknown key"),
-        (kwargs(lora_modules=[{"name": "llama", "path": "/p"}]), "lora_modules.0.name: 'llama' is another model"),
-        (kwargs(lora_modules=[{"name": "f", "path": "/p"}] * 2), "lora_modules.1.name: 'f' is another model"),
+        (kwargs(lora_modules=["french=/p"]), r"lora_modules\[0\]: expected `name` and `path`"),
+        (kwargs(lora_modules=[{"name": "french"}]), r"lora_modules\[0\]: expected `name` and `path`"),
+        (kwargs(lora_modules=[{"name": "f", "path": "/p", "pat": 1}]), r"lora_modules\[0\].pat: unknown key"),
+        (kwargs(lora_modules=[{"name": "llama", "path": "/p"}]), r"lora_modules\[0\].name: 'llama' is another model"),
+        (kwargs(lora_modules=[{"name": "f", "path": "/p"}] * 2), r"lora_modules\[1\].name: 'f' is another model"),
         (kwargs(enable_lora=False), "enable_lora: false, and there are lora_modules"),
         (kwargs(enable_prompt_embeds=True), "enable_prompt_embeds: vLLM crashes"),
         (

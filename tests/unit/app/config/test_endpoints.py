@@ -124,9 +124,9 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     [
         (
             {"overrides": [{**OVERRIDE, "deployment": "red"}]},
-            "plan.overrides.0.deployment: 'red' is not in the traffic",
+            "plan.overrides[0].deployment: 'red' is not in the traffic",
         ),
-        ({"overrides": [{**OVERRIDE, "unit": "ab"}]}, "plan.overrides.0.unit: "),
+        ({"overrides": [{**OVERRIDE, "unit": "ab"}]}, "plan.overrides[0].unit: "),
         ({"overrides": [OVERRIDE] * 1001}, "plan.overrides: "),
         ({"generation": -1}, "plan.generation: "),
         (
@@ -138,7 +138,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
             {"expires": {**EXPIRES, "weights": {"mini": 100}, "overrides": []}},
             "plan.expires.weights: deployment 'mini'",
         ),
-        ({"expires": {**EXPIRES, "weights": {"blue": 100}}}, "plan.expires.overrides.0.deployment: 'green' is not"),
+        ({"expires": {**EXPIRES, "weights": {"blue": 100}}}, "plan.expires.overrides[0].deployment: 'green' is not"),
         ({"wieghts": {}}, "plan.wieghts: unknown key"),
     ],
 )

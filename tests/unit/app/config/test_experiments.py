@@ -81,30 +81,30 @@ def test_a_minimal_experiment_has_four_lines() -> None:
             {"control": "mini"},
             "experiments.first.control: 'mini' is not in the traffic of 'chat' (blue, green); add it",
         ),
-        ({"treatments": ["gone"]}, "experiments.first.treatments.0: 'gone' is not in the traffic of 'chat'"),
-        ({"treatments": ["blue"]}, "experiments.first.treatments.0: 'blue' is listed twice or is the control"),
-        ({"treatments": ["green", "green"]}, "experiments.first.treatments.1: 'green' is listed twice"),
+        ({"treatments": ["gone"]}, "experiments.first.treatments[0]: 'gone' is not in the traffic of 'chat'"),
+        ({"treatments": ["blue"]}, "experiments.first.treatments[0]: 'blue' is listed twice or is the control"),
+        ({"treatments": ["green", "green"]}, "experiments.first.treatments[1]: 'green' is listed twice"),
         ({"treatments": []}, "experiments.first.treatments: expected at least 1, not 0"),
         ({"primary": []}, "experiments.first.primary: expected at least 1, not 0"),
         (
             {"primary": [{"metric": "speed", "minimal_effect": 0.1}]},
-            "experiments.first.primary.0.metric: unknown metric 'speed'; declare it under feedback (known: ttft",
+            "experiments.first.primary[0].metric: unknown metric 'speed'; declare it under feedback (known: ttft",
         ),
         (
             {"primary": [{"metric": "ttft", "minimal_effect": 1.0}]},
-            "experiments.first.primary.0.minimal_effect: expected less than 1",
+            "experiments.first.primary[0].minimal_effect: expected less than 1",
         ),
         (
             {"primary": [{"metric": "error", "statistic": "p95", "minimal_effect": 0.1}]},
-            "experiments.first.primary.0.statistic: 'error' has proportion; choose one of them",
+            "experiments.first.primary[0].statistic: 'error' has proportion; choose one of them",
         ),
         (
             {"secondary": [{"metric": "ttft", "statistic": "geometric_mean", "minimal_effect": 0.1}]},
-            "experiments.first.secondary.0: the same metric and statistic as primary.0; remove one",
+            "experiments.first.secondary[0]: the same metric and statistic as primary[0]; remove one",
         ),
         (
             {"primary": [{"metric": "goodput", "minimal_effect": 0.1}]},
-            "experiments.first.primary.0: `goodput` needs `within: {ttft_s, itl_s}`",
+            "experiments.first.primary[0]: `goodput` needs `within: {ttft_s, itl_s}`",
         ),
         (
             {"primary": [{"metric": "cost", "minimal_effect": 0.1}]},
@@ -114,15 +114,15 @@ def test_a_minimal_experiment_has_four_lines() -> None:
         ({"feedback": {"stars": {"type": "number"}}}, "experiments.first.feedback.stars: `type: number` needs `min`"),
         ({"feedback": {"stars": {"min": 1}}}, "experiments.first.feedback.stars: `min` and `max` need `type: number`"),
         ({"feedback": {"Stars!": {}}}, "experiments.first.feedback.Stars!: 'Stars!' is no metric's name"),
-        ({"guardrails": [{"event": "slow"}]}, "experiments.first.guardrails.0: `slow` needs `ttft_above_s`"),
-        ({"guardrails": [{"event": "late"}]}, "experiments.first.guardrails.0.event: expected one of error, "),
+        ({"guardrails": [{"event": "slow"}]}, "experiments.first.guardrails[0]: `slow` needs `ttft_above_s`"),
+        ({"guardrails": [{"event": "late"}]}, "experiments.first.guardrails[0].event: expected one of error, "),
         (
             {"guardrails": [], "secondary": [{"metric": "slow", "minimal_effect": 0.1}]},
-            "experiments.first.secondary.0: `slow` needs a limit; declare the guardrail `{event: slow",
+            "experiments.first.secondary[0]: `slow` needs a limit; declare the guardrail `{event: slow",
         ),
         ({"ramp": {"steps": [5, 5]}}, "experiments.first.ramp: `steps` must rise"),
-        ({"ramp": {"steps": [50, 101]}}, "experiments.first.ramp.steps.1: expected at most 100, not 101"),
-        ({"mode": "aa"}, "experiments.first.treatments.0: 'green' is a deployment, and in mode aa a treatment is a"),
+        ({"ramp": {"steps": [50, 101]}}, "experiments.first.ramp.steps[1]: expected at most 100, not 101"),
+        ({"mode": "aa"}, "experiments.first.treatments[0]: 'green' is a deployment; in mode aa a treatment is a label"),
         ({"mode": "aa", "treatments": ["label"], "ramp": {}}, "experiments.first.ramp: mode aa routes nothing"),
         ({"primry": []}, "experiments.first.primry: unknown key; did you mean primary"),
     ],
@@ -141,8 +141,8 @@ def test_all_problems_are_reported_at_once() -> None:
     }
     assert [line.partition(": ")[0] for line in problems(with_experiments(first=broken))] == [
         "experiments.first.control",
-        "experiments.first.treatments.0",
-        "experiments.first.primary.0.metric",
+        "experiments.first.treatments[0]",
+        "experiments.first.primary[0].metric",
         "deployments.mini.price",
     ]
 
@@ -171,7 +171,9 @@ def test_embeddings_are_compared_only_within_one_space() -> None:
 def test_embeddings_have_no_metric_of_streams() -> None:
     streams = {**EMBEDDINGS, "mode": "aa", "treatments": ["label"], "primary": FOUR_LINES["primary"]}
     (problem,) = problems(with_experiments(first=streams))
-    assert problem.startswith("experiments.first.primary.0: 'ttft' has values for streams only, and embeddings are nev")
+    assert problem.startswith(
+        "experiments.first.primary[0]: 'ttft' has values for streams only, and embeddings are nev"
+    )
 
 
 def test_reranking_has_no_metric_of_streams_and_needs_no_sticky_key() -> None:

@@ -1,13 +1,18 @@
 """Plausible mistakes in the default configuration: each is reported in one line that names its place and the fix."""
 
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from app.config.base import ConfigError
+from app.config.experiments import STATISTICS
 from app.config.file_check import check_file, engine_warnings, located
 from app.config.loading import load_document, read_yaml
-from deployments.local.fit import engine_problems, misfits
+from deployments.local.fit import engine_problems, left_out, misfits
 from tests.support.processes.project import ROOT
 
 DEFAULT = (ROOT / "serve_config.yaml").read_text()
@@ -32,12 +37,12 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "minimal_effect: 0.05",
         "minimal_effect: 5",
-        f"{EXPERIMENT}.primary.0.minimal_effect: expected less than 1, not 5; 5 % *",
+        f"{EXPERIMENT}.primary[0].minimal_effect: expected less than 1, not 5; 5 % *",
     ),
     (
         "minimal_effect: 0.05",
         "minimal_effect: 0",
-        f"{EXPERIMENT}.primary.0.minimal_effect: expected more than 0, not 0",
+        f"{EXPERIMENT}.primary[0].minimal_effect: expected more than 0, not 0",
     ),
     (
         "primary: [{metric: ttft, minimal_effect: 0.05}]",
@@ -133,7 +138,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "[chat, completions, responses]",
         "[chats]",
-        "endpoints.chat.tasks.0: expected one of chat, *, not chats; did you mean chat?",
+        "endpoints.chat.tasks[0]: expected one of chat, *, not chats; did you mean chat?",
     ),
     (
         "tasks: [chat, completions, responses]",
@@ -154,7 +159,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "metric: ttft",
         "metric: tftt",
-        "experiments.no-prefix-cache.primary.0.metric: unknown metric 'tftt'; did you mean ttft?",
+        "experiments.no-prefix-cache.primary[0].metric: unknown metric 'tftt'; did you mean ttft?",
     ),
     (
         "route_prefix: /deployments/smollm2-blue",
@@ -414,7 +419,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "treatments: [smollm2-green]",
         "treatments: [smollm2-gren]",
-        f"{EXPERIMENT}.treatments.0: 'smollm2-gren' is not in *; did you mean smollm2-green?",
+        f"{EXPERIMENT}.treatments[0]: 'smollm2-gren' is not in *; did you mean smollm2-green?",
     ),
     (
         "treatments: [smollm2-green]",
@@ -429,32 +434,32 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "metric: ttft",
         "metric: tfft",
-        f"{EXPERIMENT}.primary.0.metric: unknown metric 'tfft'; did you mean ttft?",
+        f"{EXPERIMENT}.primary[0].metric: unknown metric 'tfft'; did you mean ttft?",
     ),
     (
         "metric: ttft",
         "metric: tpot",
-        f"{EXPERIMENT}.primary.0.metric: unknown metric 'tpot'; did you mean itl?",
+        f"{EXPERIMENT}.primary[0].metric: unknown metric 'tpot'; did you mean itl?",
     ),
     (
         "metric: ttft",
         "metric: e2e_latency",
-        f"{EXPERIMENT}.primary.0.metric: unknown metric 'e2e_latency'; did you mean duration?",
+        f"{EXPERIMENT}.primary[0].metric: unknown metric 'e2e_latency'; did you mean duration?",
     ),
     (
         "metric: ttft",
         "metric: error_rate",
-        f"{EXPERIMENT}.primary.0.metric: unknown metric 'error_rate'; did you mean error?",
+        f"{EXPERIMENT}.primary[0].metric: unknown metric 'error_rate'; did you mean error?",
     ),
     (
         "metric: ttft",
         "metric: TTFT",
-        f"{EXPERIMENT}.primary.0.metric: 'TTFT' is no metric's name: small letters, *",
+        f"{EXPERIMENT}.primary[0].metric: 'TTFT' is no metric's name: small letters, *",
     ),
     (
         "metric: ttft, ",
         "metric: ttft, statistic: median, ",
-        f"{EXPERIMENT}.primary.0.statistic: expected one of *, not median; did you mean p50?",
+        f"{EXPERIMENT}.primary[0].statistic: expected one of *, not median; did you mean p50?",
     ),
     (
         "primary: [{metric: ttft, minimal_effect: 0.05}]",
@@ -464,12 +469,12 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "minimal_effect: 0.05",
         "minimal_effect: 0,05",
-        f"{EXPERIMENT}.primary.0.5: 5 is no key; put it in quotes, or write a decimal number with a point",
+        f"{EXPERIMENT}.primary[0].5: 5 is no key; put it in quotes, or write a decimal number with a point",
     ),
     (
         "minimal_effect: 0.05",
         "minimal_effect: 5%",
-        f"{EXPERIMENT}.primary.0.minimal_effect: expected a number, not 5%; write 0.05",
+        f"{EXPERIMENT}.primary[0].minimal_effect: expected a number, not 5%; write 0.05",
     ),
     (
         "state: draft",
@@ -544,12 +549,12 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "          experiments:   ",
         "          cors: {origins: [app.example.com]}\n          experiments:   ",
-        "cors.origins.0: 'app.example.com' is no origin: scheme and host, *",
+        "cors.origins[0]: 'app.example.com' is no origin: scheme and host, *",
     ),
     (
         "          experiments:   ",
         "          hosts: ['https://models.example.com']\n          experiments:   ",
-        "hosts.0: 'https://models.example.com' is no host's name: leave out the scheme, the port and the path",
+        "hosts[0]: 'https://models.example.com' is no host's name: leave out the scheme, the port and the path",
     ),
     (
         "          experiments:   ",
@@ -579,7 +584,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "              endpoint: chat\n",
         "              guardrails: [error]\n              endpoint: chat\n",
-        f"{EXPERIMENT}.guardrails.0: expected a mapping with event, *; write {{event: error}}",
+        f"{EXPERIMENT}.guardrails[0]: expected a mapping with event, *; write {{event: error}}",
     ),
     (
         "              traffic: {smollm2",
@@ -599,7 +604,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "              traffic: {smollm2",
         "              content_filter: {patterns: ['(']}\n              traffic: {smollm2",
-        "endpoints.chat.content_filter.patterns.0: '(' is no regular expression: missing ), *",
+        "endpoints.chat.content_filter.patterns[0]: '(' is no regular expression: missing ), *",
     ),
     (
         "dtype: float32 ",
@@ -706,6 +711,51 @@ MISTAKES: list[tuple[str, str, str]] = [
         "port: 8001\napplications:\n",
         "port: unknown key; it belongs into `http_options`",
     ),
+    (
+        "enforce_eager: true ",
+        "block_size: 17\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.block_size: expected a multiple of 32 on CPUs, not 17; write 32",
+    ),
+    (
+        "enforce_eager: true ",
+        "uvicorn_log_level: inof\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.uvicorn_log_level: has no effect on an engine; *VLLM_LOGGING_LEVEL",
+    ),
+    (
+        "enforce_eager: true ",
+        "uvicorn_log_levl: info\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.uvicorn_log_levl: unknown key; remove it",
+    ),
+    (
+        "enforce_eager: true ",
+        "data_parallel_size: 2\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.data_parallel_size: a replica has one copy of the model, *`autoscaling_config`)",
+    ),
+    (
+        "enforce_eager: true ",
+        "nnodes: 2\n          enforce_eager: true ",
+        f"{ENGINE}.engine_kwargs.nnodes: a replica has tensor_parallel_size times *, and none more for 2; remove it",
+    ),
+    (
+        "              endpoint: chat\n",
+        "              guardrails: [{metric: ttft, max: 5}]\n              endpoint: chat\n",
+        f"{EXPERIMENT}.guardrails[0]: a guardrail counts an event, *; write {{event: slow, ttft_above_s: 5}}",
+    ),
+    (
+        "              endpoint: chat\n",
+        "              guardrails: [{metric: error_rate, max: 0.02}]\n              endpoint: chat\n",
+        f"{EXPERIMENT}.guardrails[0]: a guardrail counts an event, *; write {{event: error, max_rate: 0.02}}",
+    ),
+    (
+        "              endpoint: chat\n",
+        "              ramp: [10, 50, 100]\n              endpoint: chat\n",
+        f"{EXPERIMENT}.ramp: expected a mapping with steps, *; write {{steps: [10, 50, 100]}}",
+    ),
+    (
+        "              endpoint: chat\n",
+        "              ramp: {steps: 10}\n              endpoint: chat\n",
+        f"{EXPERIMENT}.ramp.steps: expected a list, not 10; write [10]",
+    ),
 ]
 """A text of the file, the one that a person wrote instead, and the problem; `*` is any text."""
 
@@ -776,7 +826,17 @@ def test_the_file_of_the_project_has_no_problem() -> None:
         (
             "{num_cpus: 0.5}  # for",
             "{num_cpus: 64}  # for",
-            "num_cpus: the applications reserve 68.7 CPUs, smollm2-blue/Engine 65 of them",
+            "num_cpus: smollm2-blue/Engine asks for 64 and 1 for its engine; all applications together reserve 68.7",
+        ),
+        (
+            "ray_actor_options: {num_cpus: 0.5}\n        user_config",
+            "ray_actor_options: {num_cpus: 64}\n        user_config",
+            "num_cpus: router/Router asks for 64; all applications together reserve 68.7, and a local run has 16",
+        ),
+        (
+            "{min_replicas: 1, max_replicas: 1,",
+            "{min_replicas: 20, max_replicas: 20,",
+            "num_cpus: smollm2-green/Engine asks for 0.5 and 1 for its engine for each of 20 replicas; all",
         ),
         (
             "model_source: package:SmolLM2-135M-Instruct",
@@ -797,6 +857,34 @@ def test_what_only_this_machine_lacks_is_no_mistake(right: str, wrong: str, misf
     assert isinstance(document, dict)
     (found,) = misfits(document, load_document(document))
     assert found.startswith(misfit)
+
+
+@pytest.mark.parametrize("metric", [*STATISTICS, "error_rate", "time_to_first_token", "speed"])
+@pytest.mark.parametrize("limit", [0.02, 5])
+def test_the_guardrail_that_a_mistake_is_told_to_write_is_right(metric: str, limit: float, tmp_path: Path) -> None:
+    wrong = {"guardrails": [{"metric": metric, "max": limit}]}
+    with pytest.raises(ConfigError) as refused:
+        load_document(experiment_with(wrong))
+    (problem,) = refused.value.problems
+    meant = yaml.safe_load(problem.partition("; write ")[2].replace("…", "0.5"))
+    assert load_document(experiment_with({"guardrails": [meant]}))
+
+
+def experiment_with(keys: Mapping[str, Any]) -> Any:
+    """The default configuration, with these keys in its experiment."""
+    document: Any = yaml.safe_load(DEFAULT)
+    user_config = document["applications"][0]["deployments"][0]["user_config"]
+    user_config["experiments"]["no-prefix-cache"] |= keys
+    return document
+
+
+def test_http_options_that_only_a_cluster_takes_are_said(tmp_path: Path) -> None:
+    document = yaml.safe_load(DEFAULT)
+    assert (
+        list(left_out(document | {"http_options": {"host": "127.0.0.1", "port": 9, "keep_alive_timeout_s": 120}})) == []
+    )
+    (said,) = left_out(document | {"http_options": {"root_path": "/x"}})
+    assert said.startswith("http_options.root_path: only a cluster takes it; ")
 
 
 def test_a_problem_has_the_line_of_the_key_or_item_that_it_quotes(tmp_path: Path) -> None:

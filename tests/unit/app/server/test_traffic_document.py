@@ -69,16 +69,16 @@ def test_where_callers_have_keys_an_override_names_the_caller() -> None:
     by_key = {"unit_key": "shop", "deployment": "green"}
     assert units(by_key, sticky={"by": "api_key"}) == [f"{UNIT(own_key('key-shop', '')):016x}"]
     (found,) = problems({"weights": {"blue": 100}, "overrides": [override]}, keys=True, sticky={"by": "api_key"})
-    assert found == "overrides.0.unit_key: is no name of an API key, and no token's principal"
+    assert found == "overrides[0].unit_key: is no name of an API key, and no token's principal"
     for content, said in (
-        (override, "overrides.0.caller: missing; name the caller whose key it is"),
-        ({**override, "caller": "who"}, "overrides.0.caller: no key has the name 'who'"),
-        ({"unit": ANN, "deployment": "green", "caller": "shop"}, "overrides.0.caller: leave it out"),
+        (override, "overrides[0].caller: missing; name the caller whose key it is"),
+        ({**override, "caller": "who"}, "overrides[0].caller: no key has the name 'who'"),
+        ({"unit": ANN, "deployment": "green", "caller": "shop"}, "overrides[0].caller: leave it out"),
     ):
         (found,) = problems({"weights": {"blue": 100}, "overrides": [content]}, keys=True)
         assert found.startswith(said)
     (found,) = problems({"weights": {"blue": 100}, "overrides": [shop]})
-    assert found.startswith("overrides.0.caller: leave it out")
+    assert found.startswith("overrides[0].caller: leave it out")
 
 
 def test_a_document_that_was_returned_can_be_sent_back() -> None:
@@ -122,9 +122,9 @@ def test_all_problems_are_reported_together_with_their_paths() -> None:
         "weights.mini: 'mini' does not do chat, which the endpoint does; leave it out",
         "weights.pink: no deployment 'pink' is declared; it can be: blue, green, red",
         "weights: the percentages sum to 90, they must sum to 100: add 10",
-        "overrides.1: name either `unit_key` or `unit`",
-        "overrides.2.deployment: 'red' is not in the weights; add it there, with 0 if it gets no more",
-        "overrides.3.until: is over; remove the override",
+        "overrides[1]: name either `unit_key` or `unit`",
+        "overrides[2].deployment: 'red' is not in the weights; add it there, with 0 if it gets no more",
+        "overrides[3].until: is over; remove the override",
     ]
 
 
@@ -136,8 +136,8 @@ def test_all_problems_are_reported_together_with_their_paths() -> None:
         ({"weights": {"blue": 99.5, "green": 0.5}}, "weights.blue: expected a whole number, not 99.5"),
         ({"weights": {"blue": 101}}, "weights.blue: expected at most 100, not 101"),
         ({"weights": {"blue": 100, "green": 10}}, "weights: the percentages sum to 110, they must sum to 100: take"),
-        ({"weights": {"blue": 100}, "overrides": [{"unit_key": "a"}]}, "overrides.0.deployment: Field required"),
-        ({"weights": {"blue": 100}, "overrides": [{"unit": "x", "deployment": "blue"}]}, "overrides.0.unit: String"),
+        ({"weights": {"blue": 100}, "overrides": [{"unit_key": "a"}]}, "overrides[0].deployment: Field required"),
+        ({"weights": {"blue": 100}, "overrides": [{"unit": "x", "deployment": "blue"}]}, "overrides[0].unit: String"),
         ({"weights": {"blue": 100}, "reason": ""}, "reason: String should have at least 1 character"),
         ({"weights": {"blue": 100}, "ttl_s": 1e9}, "ttl_s: expected at most 7776000, not"),
     ],
@@ -151,7 +151,7 @@ def test_a_unit_has_one_override() -> None:
     said = problems(
         {"weights": {"blue": 100}, "overrides": [{**override, "unit_key": "ann"}, {**override, "unit": ANN}]}
     )
-    assert said == ["overrides.1: the same unit as overrides.0; remove one"]
+    assert said == ["overrides[1]: the same unit as overrides[0]; remove one"]
 
 
 def test_without_stickiness_there_are_no_units() -> None:

@@ -19,6 +19,8 @@ from deployments.cli.options import CommandError, ExitCode
         ("--served-model-name x", "--served-model-name is not an engine's argument: write --as NAME"),
         ("--port 3", "--port is not an engine's argument: *"),
         ("--hf-token hf_x", "--hf-token is not an engine's argument: export HF_TOKEN, *"),
+        ("--tp 2", "--tp is neither *; did you mean --tensor-parallel-size?"),
+        ("--ssl-keyfile k", "--ssl-keyfile is not an engine's argument: end TLS before the router"),
         ("extra --enforce-eager", "Got an unexpected 'extra'"),
     ],
 )

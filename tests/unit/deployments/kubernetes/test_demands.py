@@ -57,7 +57,7 @@ def test_another_deployment_asks_for_what_its_options_say() -> None:
     deployment = {"name": "Router", "ray_actor_options": options, "max_replicas_per_node": 1}
     found = demand(args={}, deployments=[deployment])
     assert found == Demand(
-        "llama", "Router", ({"CPU": 0.2, "disk": 1},), 1, 1, labels={"ray.io/node-group": "cpu"}, per_node=1
+        "llama", "Router", ({"CPU": 0.2, "disk": 1},), 1, 1, 0.2, labels={"ray.io/node-group": "cpu"}, per_node=1
     )
     assert found.resources == {"disk"}
 
