@@ -62,6 +62,7 @@ async def sent(kind: type[RequestResponseCycle], messages: list[Any], method: st
             await cycle.send(message)
     except (RuntimeError, ValueError) as raised:
         error = str(raised)
+    await asyncio.sleep(0)  # a head that no chunk followed
     closed = wire.written.count(None)
     whole = b"".join(part for part in wire.written if part is not None)
     return [whole, closed, error, cycle.response_started, cycle.response_complete, cycle.waiting_for_100_continue]
@@ -85,10 +86,26 @@ def test_a_response_is_uvicorns_byte_by_byte(
     assert ours == theirs
 
 
+async def test_the_head_is_written_with_the_first_chunk_or_once_the_event_loop_is_free() -> None:
+    start: Any = {"type": "http.response.start", "status": 200, "headers": []}
+    chunk: Any = {"type": "http.response.body", "body": b"a", "more_body": True}
+    for follows_at_once in (True, False):
+        cycle = cycle_of(StreamCycle, wire := Wire(), "POST", keep_alive=True)
+        await cycle.send(start)
+        assert wire.written == []
+        if not follows_at_once:
+            await asyncio.sleep(0)
+        await cycle.send(chunk)
+        await asyncio.sleep(0)
+        assert len(wire.written) == (1 if follows_at_once else 2)
+        assert b"".join(part for part in wire.written if part).endswith(b"\r\n\r\n1\r\na\r\n")
+
+
 async def test_a_chunk_waits_while_the_client_does_not_read_and_is_dropped_once_it_has_left() -> None:
     wire = Wire()
     cycle = cycle_of(StreamCycle, wire, "POST", keep_alive=True)
     await cycle.send({"type": "http.response.start", "status": 200, "headers": []})
+    await asyncio.sleep(0)
     cycle.flow.pause_writing()
     chunk: Any = {"type": "http.response.body", "body": b"a", "more_body": True}
     waiting = asyncio.ensure_future(cycle.send(chunk))
