@@ -560,6 +560,7 @@ interface Acting {
   state: "running" | "paused" | "stopped";
   cause: string;
   by: string | null;
+  step: number | null;
   share: number;
   next_share: number | null;
   until: number | null;

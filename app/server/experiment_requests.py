@@ -38,7 +38,7 @@ class DecisionRequest(BaseModel):
     action: Action = Field(
         description="`promote`: a treatment gets all the traffic that the holdout leaves, and the experiment ends. "
         "`advance`: the ramp's next step, now. `pause`: no step until the experiment is resumed. `resume`: it "
-        "continues. `rollback`: control gets the treatments' traffic, and the ramp pauses. `stop`: the experiment "
+        "continues. `rollback`: control gets the treatments' traffic, and a ramp pauses. `stop`: the experiment "
         "ends, the traffic stays."
     )
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)] = Field(description="Why, for the journal.")

@@ -54,6 +54,7 @@ def report(
     Examples:
       switchyard experiments report no-prefix-cache
       switchyard experiments report no-prefix-cache --check
+      switchyard experiments report no-prefix-cache --format json
       switchyard experiments report no-prefix-cache --format markdown > report.md
       switchyard experiments report no-prefix-cache --ledger .run/ledger --at 2026-11-12T16:00
     """

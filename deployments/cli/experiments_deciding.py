@@ -35,7 +35,7 @@ def decide(
       advance   the ramp's next step, without waiting for it
       pause     no step is taken until it is resumed; the traffic stays
       resume    it continues
-      rollback  control gets the treatments' traffic at once, and the ramp pauses
+      rollback  control gets the treatments' traffic at once, and a ramp pauses
       stop      nothing acts on it any more; the traffic stays
 
     \b

@@ -42,19 +42,24 @@ def consequence(summary: Summary, action: str, treatment: str | None) -> str:
     share = f"{next_share} %" if next_share is not None else "the next step's share"
     get = "gets" if len(treatments) == 1 else "get"
     chosen = treatment or " or ".join(treatments)
+    what = "the ramp" if _has_ramp(summary) else "the experiment"
     return {
         "promote": f"{chosen} gets all the traffic that the holdout leaves, and the experiment is over.",
         "advance": f"{_names(treatments)} {get} {share} of the traffic, without waiting.",
         "pause": "No step is taken until it is resumed. The traffic stays as it is, and guardrails stay on.",
         "resume": _resumption(summary),
-        "rollback": f"{control} gets the traffic of {_names(treatments)} at once, and the ramp pauses.",
+        "rollback": f"{control} gets the traffic of {_names(treatments)} at once, and {what} pauses.",
         "stop": "Nothing acts on it any more, permanently. The traffic stays as it is.",
     }[action]
 
 
+def _has_ramp(summary: Summary) -> bool:
+    return summary["acting"]["step"] is not None or summary["acting"]["next_share"] is not None
+
+
 def _resumption(summary: Summary) -> str:
     treatments, acting = summary["treatments"], summary["acting"]
-    if acting["step"] is not None or acting["next_share"] is not None:
+    if _has_ramp(summary):
         return "It continues. A ramp whose treatment has no traffic begins at its first step."
     if acting["share"] > 0:
         return "It continues. The traffic stays as it is."

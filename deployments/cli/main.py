@@ -79,6 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = context.command_path if context is not None else program()
         message = " ".join(error.format_message().split())  # Typer lists choices in lines of their own
         message = message.replace(": Value error, ", ": ")  # Pydantic's own words
+        has_format = any("--format" in parameter.opts for parameter in (context.command.params if context else ()))
+        if getattr(error, "option_name", "") == "--json" and has_format:
+            message = "No such option: --json. Write --format json"
         end = "" if message.endswith((".", "?")) else "."
         _print_error(f"{message}{end} See: {path} --help")
         return error.exit_code

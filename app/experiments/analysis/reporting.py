@@ -14,6 +14,7 @@ from app.experiments.analysis.metrics import LENGTH
 from app.experiments.analysis.monitoring import Monitoring, changed
 from app.experiments.contract.report import Comparison, Decision, Effect, GuardrailStatus, Report, Subgroups
 from app.experiments.rendering import words
+from app.experiments.statistics.look import MIN_UNITS
 
 _HIGHER_LOWER = ("higher", "lower")
 
@@ -104,6 +105,8 @@ def _conclusion(report: Report) -> str:
         return f"{alarmed[0].treatment} exceeds the guardrail {alarmed[0].event}"
     if report.decision == "invalid":
         return f"no verdict can be trusted, {_why_invalid(report)}"
+    if report.is_empty:
+        return "no request counted yet"
     if report.mode == "aa":
         return "A/A, no difference found where there is none"
     return "; ".join(_standing(report, treatment) for treatment in report.treatments)
@@ -358,13 +361,26 @@ def reported(
         thinned=collected.share,
         distributions=collected.distributions.report() if with_values else [],
     )
-    units = noun_of_units(config.endpoints[experiment.endpoint])
+    endpoint = config.endpoints[experiment.endpoint]
+    units, is_empty = noun_of_units(endpoint), report.is_empty
     return msgspec.structs.replace(
         report,
         headline=headline(report),
-        details=details(report, experiment.alpha, units),
-        next=next_step(report, decisions, missing_s),
+        details=[_awaited(report, units)] if is_empty else details(report, experiment.alpha, units),
+        next=_source(report, endpoint) if is_empty else next_step(report, decisions, missing_s),
     )
+
+
+def _awaited(report: Report, units: str) -> str:
+    """What the first interval of a report without a request needs. `units`: as for `details`."""
+    arms = " and ".join((report.control, *report.treatments))
+    return f"It waits for requests to {report.endpoint}: at least {MIN_UNITS} {units} each on {arms}."
+
+
+def _source(report: Report, endpoint: Endpoint) -> str:
+    """What sends the first requests."""
+    made_up = f"; `switchyard demo traffic {report.endpoint}` makes some up" if "chat" in endpoint.tasks else ""
+    return f"Next: your clients' requests, which the report counts some seconds later{made_up}."
 
 
 def _decisions(

@@ -318,6 +318,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The share of units that is kept, below 1 with more than two million lines."""
     distributions: list[Distribution] = []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request has come yet."""
+        return not any(sum(counts.values()) for counts in (self.units, self.requests, self.running, self.rows_lost))
+
 
 class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One stored look."""

@@ -108,9 +108,11 @@ def document(report: Report, acting: AutomationStatus | None = None, actions: Se
     if report.service:
         yield Heading("About the service")
         yield Bullets(report.service)
-    if acting is not None:
+    if acting is not None and not (report.is_empty and acting.state == "running"):
         yield from acting_blocks(report, acting, actions)
     yield Paragraph([_standing(report, acting)])
+    if report.is_empty:
+        return
     yield from _arms(report)
     for treatment in report.treatments:
         yield from _comparisons(report, treatment)

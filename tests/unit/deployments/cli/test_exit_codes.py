@@ -111,6 +111,14 @@ def test_its_help_is_0_and_an_unknown_option_2_in_one_line(path: str, capsys: py
     assert (printed.out, printed.err.count("\n")) == ("", 1)
 
 
+@pytest.mark.parametrize("path", COMMANDS)
+def test_a_command_that_has_json_in_another_way_says_how(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
+    if "--format" in options:
+        assert run(path, f"{LINES[path]} --json") == ExitCode.USAGE
+        assert capsys.readouterr().err.startswith("No such option: --json. Write --format json. See: ")
+
+
 @pytest.mark.parametrize("path", OF_A_FILE)
 def test_a_missing_file_is_1_and_is_named(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(path, OF_A_FILE[path]) == ExitCode.WRONG

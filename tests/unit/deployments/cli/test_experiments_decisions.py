@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 
-from deployments.cli.experiments_decisions import RETRY_S, follow, frames, is_about, line_of
+from deployments.cli.experiments_decisions import RETRY_S, consequence, follow, frames, is_about, line_of
 from deployments.cli.options import CommandError, ExitCode
 
 AWAY = CommandError("it cannot be reached", ExitCode.UNREACHABLE)
+
+
+@pytest.mark.parametrize(
+    ("step", "next_share", "what"), [(None, None, "the experiment"), (None, 5, "the ramp"), (2, None, "the ramp")]
+)
+def test_a_rollback_pauses_the_ramp_if_there_is_one(step: int | None, next_share: int | None, what: str) -> None:
+    acting = {"step": step, "next_share": next_share, "share": 50}
+    summary = {"control": "blue", "treatments": ["green"], "acting": acting}
+    assert consequence(summary, "rollback", None) == f"blue gets the traffic of green at once, and {what} pauses."
 
 
 class Streams:

@@ -12,7 +12,9 @@ import pytest
 from app.errors import Conflict
 from app.experiments.analysis.analysis import EVERY_S, REST, TURN_S, Analysis, Pace, same_run
 from app.experiments.analysis.arms import Arms
-from app.experiments.contract.report import Comparison, Effect, Report
+from app.experiments.contract.report import AutomationStatus, Comparison, Effect, Report
+from app.experiments.rendering.document import text
+from app.experiments.rendering.reports import document
 from app.experiments.storage.columns import router_hash
 from app.exposures.wire import FeedbackItem, Flag, LateKind, Plan
 from tests.support.experiments.world import DAY_S, START, Unpaced, World, analysis_of, config
@@ -621,8 +623,14 @@ def test_a_report_of_nothing_has_no_numbers_and_no_verdict() -> None:
     report = analysis_of(World()).report(START)
     assert report.decision == "keep_going"
     assert report.primary[0].effect.estimate is None
-    assert report.headline == "green-float32 on chat: too few units yet to compare green with blue."
+    assert report.headline == "green-float32 on chat: no request counted yet."
+    assert report.details == ["It waits for requests to chat: at least 30 users each on blue and green."]
+    assert report.next.endswith("; `switchyard demo traffic chat` makes some up.")
     assert report.strata == 0
+    running = AutomationStatus(state="running", revision=1, step=None, share=50)
+    shown = text(document(report, running, [(START, "The run begins")]))
+    assert len(shown.splitlines()) <= 6, shown
+    assert shown.splitlines()[-1].startswith("Decision: keep going. Running experiment, since ")
 
 
 def test_a_verdict_in_aa_is_an_alarm_about_the_rig() -> None:
