@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.server.application import Router
 from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry

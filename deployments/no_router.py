@@ -38,7 +38,11 @@ class Form:
 def forms() -> list[Form]:
     """The answers in all forms, OpenAI's last. An expression of a path without parameters comes before all others that
     match it, if they are tried in their order."""
-    from app.dialects.base import Dialect, Request, Route  # here: it takes a moment, and only a start needs it
+    from app.dialects.base import (
+        Dialect,
+        Request,
+        Route,  # here: it takes a moment, and only a start needs it
+    )
     from app.dialects.openai.dialect import OpenAI
     from app.dialects.registry import DIALECTS
     from app.dialects.unserved import path_pattern

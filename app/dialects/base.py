@@ -8,12 +8,15 @@
 
 A dialect object holds no state. Its other input comes as `ParseContext` before a deployment is
 chosen, and as `ServingContext` after.
+
+Also what several dialects share of their clients: base paths, whose SDK sent a request, and what it names.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -22,8 +25,9 @@ from app.config.schema import Config, Deployment, Task
 from app.dialects.schemas import Body
 from app.engine.answers import EventCheck
 from app.engine.collectors import StreamCollector, forced_call_collector
+from app.engine.context import counting
 from app.engine.model import Model
-from app.engine.usage import Usage, counting
+from app.engine.output import Usage
 from app.errors import SwitchyardError
 from app.routing.traffic import Random
 
@@ -178,7 +182,7 @@ class Translation(ABC):
         """The requests to the deployment. Raises ClientError where this deployment cannot serve the request."""
 
     def counting(self, request: EngineRequest) -> EngineRequest | None:
-        """What asks the engine for the length of the main request's prompt (`app.engine.usage.counted`)."""
+        """What asks the engine for the length of the main request's prompt (`app.engine.context.counted`)."""
         counted = counting(request.path, request.body)
         return None if counted is None else EngineRequest(*counted)
 
@@ -262,3 +266,72 @@ class Dialect(Protocol):
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         """A local route's reply; `config` is the part of it that the caller may see. Raises ClientError."""
+
+
+# Besides its own API, Friendli has OpenAI's Responses and Anthropic's Messages there, which those dialects serve.
+
+AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
+"""The base paths of Azure's clients. Newer ones are the OpenAI SDK, so OpenAI's dialect has these paths too."""
+
+INFO_PATHS = ("/info", "/endpoints/{endpoint}/info")
+"""The base paths of Azure and TGI. The first is the default endpoint's."""
+
+MOUNTS = ("/serverless/v1", "/dedicated/v1")
+"""Friendli's base paths for serverless and dedicated endpoints."""
+
+_OPENAI_SDKS = ("OpenAI/", "AsyncOpenAI/", "DatabricksOpenAI/")
+
+_BELOW = tuple(f"{mount}/" for mount in MOUNTS)
+
+
+def openai_routes(prefix: str) -> tuple[Route, ...]:
+    """OpenAI's chat, completions and embeddings below a base path."""
+    return (
+        Route("POST", f"{prefix}/chat/completions", "chat"),
+        Route("POST", f"{prefix}/completions", "completions"),
+        Route("POST", f"{prefix}/embeddings", "embeddings"),
+    )
+
+
+def is_below(request: Request) -> bool:
+    """Whether a request is below one of Friendli's base paths."""
+    return request.path.startswith(_BELOW)
+
+
+def addressed(call: Call, request: Request) -> Call:
+    """The call with Friendli's naming: the model ``endpoint:adapter`` is the endpoint's deployment of that name.
+
+    The team header replaces an absent user.
+    """
+    call = replace(call, user=call.user or request.headers.get("x-friendli-team"))
+    if call.model is None or ":" not in call.model:
+        return call
+    endpoint, _, adapter = call.model.partition(":")
+    return replace(call, model=endpoint, deployment=adapter)
+
+
+def is_openais_sdk(headers: Mapping[str, str]) -> bool:
+    """Whether the client is the OpenAI SDK, or is built on it."""
+    return "x-stainless-lang" in headers or headers.get("user-agent", "").startswith(_OPENAI_SDKS)
+
+
+def is_own_url(model: object, path: str) -> bool:
+    """Whether `model` is the base URL of a request to `path`, under any host: `path` begins with the URL's.
+
+    Hugging Face's JavaScript client sends it where it knows no model's name.
+    """
+    if not isinstance(model, str) or not model.startswith(("http://", "https://")):
+        return False
+    try:
+        base = urlsplit(model).path.rstrip("/")
+    except ValueError:
+        return False
+    return f"{path}/".startswith(f"{base}/")
+
+
+_NO_MODEL = (None, "tgi", "dummy")
+
+
+def names_no_model(name: object, request: Request) -> bool:
+    """Whether this `model` means the server's only model. Hugging Face's clients send "tgi", "dummy" or their URL."""
+    return name in _NO_MODEL or is_own_url(name, request.path)

@@ -1,24 +1,24 @@
-"""Checks a body against a pydantic model, and describes the first problem."""
+"""Checks a body against a pydantic model, and describes the first problem. One rule for fields of nested objects."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, SchemaValidator, from_json, to_json
 
-from app.dialects.json_size import outlined
 from app.errors import BadRequest, SwitchyardError, TooLarge
-from app.long_json import Outline, parsed
+from app.long_json import Outline, outlined, parsed
+from app.misspellings import Names
 
 _MOST_MEMBERS = 10_000
 """In one object: each unknown one may be an error of its own."""
 
 _MOST_NESTED_VALUES = 100_000
-"""In a JSON text that is a value of a body; see `json_size.weight`."""
+"""In a JSON text that is a value of a body; see `long_json.weight`."""
 
 
 _LONGEST_WORD = 4 * 1024 * 1024
@@ -262,3 +262,247 @@ def _failing_fast(schema: Any) -> Any:
         return schema
     changed = {key: value if key in _NO_SCHEMAS else _failing_fast(value) for key, value in schema.items()}
     return {**changed, "fail_fast": True} if changed.get("type") in _SEQUENCES else changed
+
+
+# vLLM ignores the fields of nested objects that it does not know, and the vendors' clients send some that are only for
+# their own servers. So an unknown field passes, unless it is one slip away from a field that the object could have and
+# has not (`app.misspellings`). That one is refused, with the name that was meant, and so is a field that the caller
+# relies on and this server cannot honour. The documentation lists those that change nothing (`IDLE`). The fields of a
+# request itself are each dialect's to check.
+
+_SHORTEST_REPLACED = 6
+"""Letters of a name in which another letter is a slip: `data` and `date` are two words."""
+
+_MOST_UNKNOWN = 10_000
+"""Unknown fields of a request that are compared with the known ones: a body of megabytes may consist of them."""
+
+_MOST_REMEMBERED = 1024
+
+
+class Shape:
+    """The fields that an object may have in any dialect.
+
+    `kinds`: each field to the name in `SHAPES` of the objects in it, alone or in a list; None if they have the caller's
+    own names, as those of a JSON Schema, or if there are none. `idle` of them change nothing in any dialect. Of
+    `exclusive` ones an object with the `type` of that name has no other. `refused` are further fields, which no value
+    makes acceptable, to the `reason`.
+    """
+
+    def __init__(
+        self,
+        fields: str,
+        *,
+        idle: str = "",
+        exclusive: str = "",
+        refused: str = "",
+        reason: str = "",
+        **nested: str,
+    ) -> None:
+        self.exclusive = frozenset(exclusive.split())
+        self.idle = idle.split()
+        self.refused: Mapping[str, str] = dict.fromkeys(refused.split(), reason)
+        self.kinds: Mapping[str, str | None] = {**dict.fromkeys([*fields.split(), *self.idle]), **nested}
+        self.meant = lru_cache(_MOST_REMEMBERED)(Names(self.kinds, _SHORTEST_REPLACED).meant)
+
+
+REQUEST: Mapping[str, str] = {
+    "function_call": "called",
+    "functions": "function",
+    "input": "item",
+    "input_data": "azure_ml",
+    "inputs": "input",
+    "instances": "instance",
+    "messages": "message",
+    "output_config": "output_config",
+    "output_format": "format",
+    "parameters": "parameters",
+    "reasoning": "reasoning",
+    "response_format": "format",
+    "stream_options": "stream_options",
+    "structured_outputs": "structured_outputs",
+    "system": "part",
+    "text": "text",
+    "thinking": "thinking",
+    "tool_choice": "choice",
+    "tools": "tool",
+}
+"""The fields of a request that have objects in them, to their names in `SHAPES`."""
+
+SHAPES: Mapping[str, Shape] = {
+    "instance": Shape("", **REQUEST),  # of Vertex AI
+    "azure_ml": Shape("columns data index parameters", input_string="message"),
+    # Of Cohere, and of Hugging Face's sentence similarity.
+    "input": Shape("sentences source_sentence", content="part"),
+    # Of TGI and MindIE, and of the tasks of Hugging Face's clients.
+    "parameters": Shape(
+        "adapter_id best_of decoder_input_details details do_sample frequency_penalty function_to_apply "
+        "max_new_tokens normalize prompt_name repetition_penalty return_full_text seed stop temperature top_k "
+        "top_n_tokens top_p truncate truncation truncation_direction typical_p watermark",
+        grammar="format",
+    ),
+    "message": Shape(
+        "clear_at name prefix reasoning reasoning_content refusal role task tool_call_id",
+        idle="annotations cache_control id output_config phase reasoning_details status thinking thinking_blocks type",
+        refused="audio",
+        reason="no audio is stored; send the text that was spoken as `content`",
+        cache_control="cache_control",
+        content="part",
+        function_call="called",
+        output_config="output_config",
+        tool_calls="call",
+        tools="tool",
+    ),
+    # Of Responses: messages, and what else can be in an `input`.
+    "item": Shape(
+        "acknowledged_safety_checks action actions approval_request_id approve arguments background call_id code "
+        "container_id error execution id input name namespace operation output_format outputs "
+        "pending_safety_checks quality queries reason refusal result results revised_prompt role server_label size "
+        "status svg_usage tool_call_id type",
+        idle="annotations async cache_control caller encrypted_content environment fingerprint max_output_length phase",
+        cache_control="cache_control",
+        content="part",
+        output="part",
+        reasoning="reasoning",
+        summary="part",
+        text="text",
+        tool_calls="call",
+        tools="tool",
+    ),
+    # Of a message's content, or a result's: OpenAI's parts, Anthropic's blocks, vLLM's parts.
+    "part": Shape(
+        "audio_embeds closed context data encrypted_content encrypted_stdout error_code error_message file_data "
+        "file_id file_type file_url filename from id image_embeds image_pil input input_image is_file_update lines "
+        "mcp_server_name mm_processor_kwargs name new_lines new_start num_lines old_lines old_start outcome refusal "
+        "retrieved_at return_code server_name start_line stderr stdout stop_reason text thinking title to tool "
+        "tool_changes tool_name tool_reference tool_references tool_use_id tools total_lines trigger type url uuid",
+        idle="annotations cache_control caller citations detail is_error logprobs prompt_cache_breakpoint signature "
+        "toolset_name transformations",
+        exclusive="audio_url file image_url input_audio text video_url",
+        audio_url="url",
+        cache_control="cache_control",
+        content="part",
+        file="file",
+        image_url="url",
+        input_audio="audio",
+        source="source",
+        video_url="url",
+    ),
+    "url": Shape("url", idle="detail"),
+    "audio": Shape("data format"),
+    "file": Shape("file_data file_id filename"),
+    "source": Shape("data file_id media_type type url", content="part"),
+    "cache_control": Shape("scope ttl type"),
+    "call": Shape("arguments id name type", idle="cache_control index", function="called", custom="called"),
+    "called": Shape("arguments description input name namespace parameters"),
+    "tool": Shape(
+        "action allowed_domains allowed_tools authorization background blocked_domains caching citations complexity "
+        "configs connector_id container default_config defer_loading description display_height display_height_px "
+        "display_number display_width display_width_px enable_zoom environment execution external_web_access filters "
+        "frame_count frame_duration_ms headers input_fidelity input_image_mask input_schema max_characters "
+        "max_content_tokens max_num_results max_tokens max_uses mcp_server_name model moderation name "
+        "output_compression output_format parameters "
+        "partial_images quality ranking_options require_approval response_inclusion search_content_types "
+        "search_context_size server_description server_label server_url size strict svg tunnel_id type url_sources "
+        "use_cache user_location vector_store_ids",
+        idle="allowed_callers async cache_control eager_input_streaming input_examples output_schema",
+        cache_control="cache_control",
+        custom="function",
+        format="grammar",
+        function="function",
+        tools="tool",
+    ),
+    "function": Shape("defer_loading description name parameters strict", idle="cache_control", format="grammar"),
+    "grammar": Shape("definition grammar syntax type"),
+    "choice": Shape(
+        "disable_parallel_tool_use mode name server_label type",
+        allowed_tools="choice",
+        custom="called",
+        function="called",
+        tools="tool",
+    ),
+    "format": Shape("name schema type value", idle="description strict", json_schema="json_schema"),
+    "json_schema": Shape("name schema", idle="description strict"),
+    "text": Shape("", idle="verbosity", format="format"),
+    "reasoning": Shape(
+        "effort",
+        idle="context generate_summary mode summary",
+        refused="enabled exclude max_tokens",
+        reason="not supported; use `effort`",
+    ),
+    "output_config": Shape("effort", idle="task_budget", format="format"),
+    "stream_options": Shape("continuous_usage_stats include_usage", idle="include_obfuscation"),
+    "structured_outputs": Shape(
+        "choice disable_additional_properties disable_any_whitespace disable_fallback grammar json json_object regex "
+        "structural_tag whitespace_pattern"
+    ),
+    "thinking": Shape("block_binding budget_tokens display type"),
+}
+"""What each object is, in any dialect."""
+
+IDLE: Mapping[str, Sequence[str]] = {kind: sorted(shape.idle) for kind, shape in SHAPES.items() if shape.idle}
+"""The known fields of each kind of object that change nothing, for the docs."""
+
+UNREAD = "no effect: vLLM does not read it, and clients send some that are only for their own servers"
+"""The support of unknown fields."""
+
+
+def request_object(body: bytes) -> dict[str, Any]:
+    """A request's body as a JSON object without nulls.
+
+    Raises BadRequest on anything else, and for nested fields that are misspelt or refused.
+    """
+    request = json_object(body)
+    search = _Search()
+    for name in request:
+        if name in REQUEST and (wrong := search.within(request[name], REQUEST[name])) is not None:
+            location, reason, code = wrong
+            path = field_path([name, *location])
+            raise BadRequest(f"{path}: {reason}", param=path, code=code)
+    return request
+
+
+_Wrong = tuple[list[int | str], str, str]
+"""The location of a field, what is wrong with it, and the error's code."""
+
+
+class _Search:
+    """Looks through one request."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_UNKNOWN
+
+    def within(self, value: Any, kind: str) -> _Wrong | None:
+        """The first wrong field in an object, or in a list of objects."""
+        if isinstance(value, dict):
+            return self._in_object(value, SHAPES[kind])
+        if isinstance(value, list):
+            shape = SHAPES[kind]
+            for number, item in enumerate(value):
+                if isinstance(item, dict) and (wrong := self._in_object(item, shape)) is not None:
+                    return [number, *wrong[0]], *wrong[1:]
+        return None
+
+    def _in_object(self, value: dict[str, Any], shape: Shape) -> _Wrong | None:
+        kinds = shape.kinds
+        if shape.exclusive and isinstance(own := value.get("type"), str) and own in shape.exclusive:
+            others = shape.exclusive - {own}
+            if other := next((name for name, member in value.items() if name in others and member), None):
+                return [other], f"an object of type '{own}' has no such field", "unknown_parameter"
+        for name, member in value.items():
+            kind = kinds.get(name, "")
+            if kind is None:
+                continue
+            if kind:
+                if (wrong := self.within(member, kind)) is not None:
+                    return [name, *wrong[0]], *wrong[1:]
+            elif (reason := shape.refused.get(name)) is not None:
+                return [name], reason, "unsupported_parameter"
+            elif (meant := self._meant(name, value, shape)) is not None:
+                return [name], f"unknown field; did you mean {meant}?", "unknown_parameter"
+        return None
+
+    def _meant(self, name: str, value: dict[str, Any], shape: Shape) -> str | None:
+        self._left -= 1
+        if self._left < 0:
+            return None
+        return next((field for field in shape.meant(name) if field not in value), None)

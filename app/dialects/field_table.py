@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.dialects.base import Dialect
-from app.dialects.nested_fields import IDLE
+from app.dialects.bodies import IDLE
 from app.dialects.registry import DIALECTS
 from app.dialects.schemas import VLLM, FieldSupport, dialect_support
 from app.markdown import with_part
 
 MISSPELT = "rejected, with the name that was meant"
-"""The support of nested fields that `app.dialects.nested_fields` takes for misspelt."""
+"""The support of nested fields that `app.dialects.bodies` takes for misspelt."""
 
 NO_EFFECT = "no effect, where they are accepted"
 

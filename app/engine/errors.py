@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic_core import from_json
 
 from app.engine.constraints import constrained_field
-from app.engine.usage import overflow
+from app.engine.context import overflow
 from app.errors import Broken, Rejected, SwitchyardError
 
 MALFORMED_RESPONSE = "The deployment returned a malformed response"

@@ -30,7 +30,7 @@ from tokenizers.decoders import DecodeStream
 from app.engine.answers import token_chunk
 from app.engine.errors import error_in
 from app.engine.model import Model
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import Broken, SwitchyardError
 from app.sse import Framer, datas
 

@@ -12,8 +12,7 @@ from app.config.endpoints import Affinity
 from app.dialects.base import Call
 from app.exchange.request import cache_scope
 from app.exchange.snapshot import Snapshot
-from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, has_previous_turns, stable_prefix
-from app.exposures.identity import own_key
+from app.exposures.identity import CONVERSATIONS, SESSION_HEADER, has_previous_turns, own_key, stable_prefix
 from app.internal_api import AFFINITY_HEADER
 from app.routing.traffic import Assignment
 from app.upstream.target import Target

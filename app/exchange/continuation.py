@@ -18,11 +18,10 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Self
 
-from app.aio import run_in_background
+from app.aio import IdleTimeout, run_in_background
 from app.engine.answers import EventCheck
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in
 from app.errors import Broken, Incomplete, MalformedAnswer, Rejected, Unanswered, Unavailable, UpstreamError
-from app.exchange.deadlines import IdleTimeout
 from app.exchange.exchange import Exchange
 from app.internal_api import (
     CONTINUATION_HEADER,

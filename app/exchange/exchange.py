@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from app.access.caller import UNAUTHENTICATED, credentials
+from app.aio import Receive
 from app.config.schema import Endpoint, Sticky
 from app.dialects.base import Call, Dialect, ParseContext, Reply, Request, Route
 from app.dialects.bodies import model_in
@@ -29,7 +30,6 @@ from app.errors import (
     Unprocessable,
 )
 from app.exchange.affinity import Place
-from app.exchange.deadlines import Receive
 from app.exchange.request import (
     check_body_size,
     check_choices,
@@ -44,8 +44,7 @@ from app.exchange.request import (
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
-from app.exposures.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, has_previous_turns
-from app.exposures.identity import unit_key
+from app.exposures.identity import CONVERSATIONS, SESSION_HEADER, conversation_key, has_previous_turns, unit_key
 from app.limits.bodies import LONG_BODY, Room
 from app.limits.limiter import estimate
 from app.long_json import size_of

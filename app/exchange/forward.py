@@ -14,20 +14,14 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 from pydantic_core import from_json
 
-from app.aio import run_until_blocked, within
+from app.aio import STOPPED, IdleTimeout, run_until_blocked, until, within
 from app.config.schema import Timeouts
-from app.dialects.base import (
-    MALFORMED_ANSWER_ERRORS,
-    EngineRequest,
-    Flow,
-    Reply,
-    ServingContext,
-    Stream,
-)
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest, Flow, Reply, ServingContext, Stream
 from app.dialects.bodies import value_at
 from app.engine.answers import JSON, checked_answer
 from app.engine.collectors import CutCalls, StreamCollector, cut_calls
 from app.engine.constraints import constrained_field
+from app.engine.context import counted
 from app.engine.errors import (
     ENDED_EARLY,
     MALFORMED_RESPONSE,
@@ -38,7 +32,7 @@ from app.engine.errors import (
     media_refused,
     with_public_name,
 )
-from app.engine.usage import counted, max_tokens, usage_of_answer
+from app.engine.output import max_tokens, usage_of_answer
 from app.errors import (
     BadRequest,
     Broken,
@@ -54,12 +48,10 @@ from app.errors import (
     UpstreamError,
 )
 from app.exchange.continuation import Continuation, ContinuedStream
-from app.exchange.deadlines import STOPPED, IdleTimeout, until
-from app.exchange.deployment_names import DeploymentNames, EventNames, names_of
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
 from app.exchange.request import check_engine_params, check_resumed, check_salt, impossible
-from app.exchange.response import ResponseWriter, StreamAborted
+from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
 from app.upstream.target import Target

@@ -19,8 +19,8 @@ writes the answer or the error. What they guarantee:
 from collections.abc import Mapping
 from typing import Any
 
+from app.aio import Receive, while_connected
 from app.errors import ClientError, SwitchyardError
-from app.exchange.deadlines import Receive, while_connected
 from app.exchange.exchange import Candidates, Exchange
 from app.exchange.forward import forward
 from app.exchange.observers import UNOBSERVED, observer_of

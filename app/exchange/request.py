@@ -18,11 +18,10 @@ from typing import Any, Protocol
 
 from pydantic_core import from_json
 
-from app.aio import result_within
+from app.aio import ClientDisconnected, Receive, result_within
 from app.config.schema import ENGINE_PARAMS, Config, ContentFilter, Endpoint, Timeouts
 from app.dialects.base import Call, EngineRequest
 from app.dialects.bodies import members
-from app.dialects.json_size import check_size, outlined, weight
 from app.engine.constraints import (
     CONSTRAINTS,
     MOST_BYTES,
@@ -35,13 +34,12 @@ from app.engine.constraints import (
 )
 from app.engine.expected import prompts_of
 from app.engine.model import Model
-from app.engine.usage import max_tokens
+from app.engine.output import max_tokens
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow, UnsupportedMediaType
-from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_keys import listed
 from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
-from app.long_json import has_only_numbers
+from app.long_json import check_size, has_only_numbers, outlined, weight
 from app.routing.content_filter import check_content
 from app.upstream.target import Target
 

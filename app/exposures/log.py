@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.config.schema import Config
-from app.engine.output import is_kept
-from app.engine.usage import Usage
-from app.exposures.conversation import turns
+from app.engine.output import Usage, is_kept
 from app.exposures.exposure import Arrival, ArrivalRecord, Exposure
-from app.exposures.identity import Hashes, request_hash
+from app.exposures.identity import Hashes, request_hash, turns
 from app.exposures.plans import Scope, plans_of, scopes
 from app.exposures.wire import (
     Acknowledgement,

@@ -13,8 +13,7 @@ from app.config.schema import Timeouts
 from app.engine.answers import JSON, checked_answer
 from app.engine.collectors import StreamCollector
 from app.engine.errors import ENDED_EARLY
-from app.engine.output import Promise
-from app.engine.usage import Usage, find_usage
+from app.engine.output import Promise, Usage, find_usage
 from app.errors import (
     Broken,
     Incomplete,

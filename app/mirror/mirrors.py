@@ -22,8 +22,7 @@ from typing import Any, Protocol
 from app.config.endpoints import Mirror
 from app.config.schema import Timeouts
 from app.engine.collectors import StreamCollector
-from app.engine.output import promised
-from app.engine.usage import Usage
+from app.engine.output import Usage, promised
 from app.errors import UpstreamError
 from app.exposures.exposure import Exposure
 from app.exposures.log import Ledger

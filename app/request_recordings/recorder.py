@@ -17,8 +17,8 @@ import msgspec
 
 from app.config.endpoints import Recording
 from app.config.schema import Config
-from app.engine.usage import Usage
-from app.exposures.conversation import turns
+from app.engine.output import Usage
+from app.exposures.identity import turns
 from app.request_recordings.redaction import anonymous
 
 _NUMBERS = {

@@ -52,6 +52,7 @@ from app.exposures.log import Ledger
 from app.exposures.uploader import EVERY_S, ControllerSync, Sender
 from app.exposures.wire import Replaced, Stop
 from app.internal_api import APP_PREFIX, NO_ROUTE_HEADER
+from app.limits.bodies import CloseUnread
 from app.mirror.mirrors import Mirrors
 from app.pages import pages as api_page
 from app.pages import pages as console
@@ -62,10 +63,9 @@ from app.request_recordings.uploader import FILE_S, RecordingSender
 from app.routing.conversations import PinnedConversations
 from app.routing.resilience import Breakers
 from app.server.activity import ActivityApi
-from app.server.asgi import HTTP10, ExactPathRouter, LiveCORS, NoSniffing, StripTrailingSlash, route_apps
+from app.server.asgi import HTTP10, BrowserGuard, ExactPathRouter, LiveCORS, NoSniffing, StripTrailingSlash, route_apps
 from app.server.audit import AuditApi, AuditKeeping
 from app.server.audit_log import AuditedChange, AuditLog
-from app.server.browser_guard import BrowserGuard
 from app.server.callers import CallersApi
 from app.server.databricks_management import Management
 from app.server.events import EventFeed, EventsApi
@@ -84,7 +84,6 @@ from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import Record, event
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import ActiveTracing
-from app.unread_body import CloseUnread
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment
 

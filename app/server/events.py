@@ -18,8 +18,8 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
 from app.access.caller import Caller
+from app.aio import while_connected
 from app.errors import LimitExceeded, SwitchyardError, Unavailable
-from app.exchange.deadlines import while_connected
 from app.exchange.response import StreamAborted
 from app.experiments.contract.journal import FeedEvent, Page, time_of
 from app.exposures.controller_client import ControllerClient

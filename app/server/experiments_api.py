@@ -24,13 +24,13 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
 from app.access.caller import credentials
+from app.aio import while_connected
 from app.config.access import ANONYMOUS
 from app.config.schema import Config, Endpoint, Sticky
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
-from app.exchange.deadlines import while_connected
 from app.exchange.request import headers_of
 from app.exchange.snapshot import LiveRouting
 from app.experiments.contract.journal import EXPOSURE_FORMATS
@@ -169,7 +169,7 @@ _TEXT: Schema = {}
 _EXPERIMENT = "/api/experiments/{name}"
 
 _MOST_VALUES_OF_A_SECTION = 5000
-"""As `json_size.weight` counts them: an experiment with fifty metrics and as many guardrails has half as many."""
+"""As `long_json.weight` counts them: an experiment with fifty metrics and as many guardrails has half as many."""
 _log = logging.getLogger("switchyard")
 
 

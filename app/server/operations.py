@@ -23,7 +23,6 @@ from app.config.schema import Config
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Reply, Request
 from app.dialects.bodies import dump
-from app.dialects.json_size import check_size
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.schemas import Body, Schema
 from app.errors import (
@@ -45,6 +44,7 @@ from app.exchange.snapshot import LiveRouting
 from app.exposures.controller_client import Answer, ControllerClient
 from app.exposures.log import Ledger
 from app.limits.bodies import Room
+from app.long_json import check_size
 from app.routing.conversations import RecentKeys
 from app.server.audit_log import AuditedChange, AuditLog
 from app.server.openapi import Operation
@@ -311,7 +311,7 @@ def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) 
 
 _MOST_BYTES = 1024 * 1024
 _MOST_VALUES = 50_000
-"""Of the body of an operation: it changes a plan, or holds some scores. See `json_size.weight`."""
+"""Of the body of an operation: it changes a plan, or holds some scores. See `long_json.weight`."""
 
 
 async def read_json(

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import msgspec
 from pydantic_core import to_json
 
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import CLIENT_GONE, TooManyRefusals, Unauthorized
 
 # ``ts`` (UTC), ``level``, ``event`` (a stable snake_case name), ``message`` where there is one, and the event's fields:

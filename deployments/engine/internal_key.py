@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.internal_api import ENGINE_KEY_VARIABLE, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from app.internal_keys import opens
-from app.unread_body import CloseUnread
+from app.limits.bodies import CloseUnread
 
 NOT_SET = (
     f"This deployment has no internal key, so it rejects every request. Set the environment variable "

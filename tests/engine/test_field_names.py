@@ -60,7 +60,7 @@ from vllm.entrypoints.serve.tokenize.protocol import (
 )
 
 from app.dialects.anthropic import fields as anthropic
-from app.dialects.nested_fields import IDLE
+from app.dialects.bodies import IDLE
 from app.dialects.openai import fields as openai
 from app.engine.answers import JSON, EventCheck, checked_answer
 from app.sse import encode

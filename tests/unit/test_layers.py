@@ -27,7 +27,7 @@ LAYERS = [
         "app.sse",
         "app.version",
     },
-    {"app.config", "app.engine", "app.unread_body"},
+    {"app.config", "app.engine"},
     {
         "app.activity",
         "app.control_plane",

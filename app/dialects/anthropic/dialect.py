@@ -20,8 +20,19 @@ from app.config.meant import nearest
 from app.config.schema import Config
 from app.dialects.anthropic import fields
 from app.dialects.anthropic.fields import CountTokens, Messages
-from app.dialects.base import Call, ParseContext, Reply, Request, Route, ServingContext, Stream
-from app.dialects.bodies import dump, validated
+from app.dialects.base import (
+    MOUNTS,
+    Call,
+    ParseContext,
+    Reply,
+    Request,
+    Route,
+    ServingContext,
+    Stream,
+    addressed,
+    is_below,
+)
+from app.dialects.bodies import UNREAD, dump, request_object, validated
 from app.dialects.common.fields import REJECTED_BY_NAME
 from app.dialects.common.requests import (
     DirectTranslation,
@@ -32,8 +43,6 @@ from app.dialects.common.requests import (
     with_parameters,
 )
 from app.dialects.common.streams import PassthroughStream, StreamFormat
-from app.dialects.mounts import MOUNTS, addressed, is_below
-from app.dialects.nested_fields import UNREAD, request_object
 from app.dialects.schemas import Body
 from app.errors import BadRequest, ContextExceeded, NotFound, SwitchyardError
 from app.misspellings import question

@@ -16,10 +16,8 @@ from msgspec.structs import replace
 from app.config.schema import Config
 from app.dialects.azure.fields import MODELS
 from app.dialects.azure.translations import PARSERS
-from app.dialects.base import Call, ParseContext, Reply, Request, Route
-from app.dialects.bodies import dump
-from app.dialects.mounts import AZURE_MOUNTS, INFO_PATHS, openai_routes
-from app.dialects.nested_fields import UNREAD, request_object
+from app.dialects.base import AZURE_MOUNTS, INFO_PATHS, Call, ParseContext, Reply, Request, Route, openai_routes
+from app.dialects.bodies import UNREAD, dump, request_object
 from app.dialects.schemas import Body
 from app.errors import (
     BadRequest,

@@ -23,9 +23,9 @@ from app.config.meant import nearest
 from app.config.schema import Config
 from app.dialects.base import EngineRequest, Flow, ServingContext, Translation, no_lookups
 from app.dialects.bodies import dump
+from app.engine.context import PromptTokens
 from app.engine.model import Model
 from app.engine.pieces import MOST_CHARACTERS, MOST_TOKENS, Piece, Unsplittable
-from app.engine.usage import PromptTokens
 from app.errors import BadRequest
 from app.internal_api import Xarg
 from app.routing.traffic import Random

@@ -19,8 +19,8 @@ from app.dialects.base import MALFORMED_ANSWER_ERRORS
 from app.dialects.bodies import dump
 from app.engine.answers import EventCheck
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in
+from app.engine.output import Usage, find_usage
 from app.engine.tokens import Step, TokenStream
-from app.engine.usage import Usage, find_usage
 from app.errors import Incomplete, MalformedAnswer, SwitchyardError
 from app.sse import DONE, KEEP_ALIVE, Framer, encode, has_comment, split
 

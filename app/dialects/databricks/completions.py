@@ -18,7 +18,8 @@ from app.dialects.databricks.chat import RequestContext, counts, json_reply, wit
 from app.dialects.databricks.errors import error_frames
 from app.dialects.databricks.fields import Completions, checked, without_records
 from app.engine.collectors import STREAM_OPTIONS, CompletionCollector, Tally
-from app.engine.usage import PromptTokens, find_usage
+from app.engine.context import PromptTokens
+from app.engine.output import find_usage
 from app.errors import BadRequest, SwitchyardError, TimedOut
 from app.sse import DONE, encode
 

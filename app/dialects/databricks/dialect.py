@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from app.config.schema import Config, Task
-from app.dialects.base import Call, ParseContext, Reply, Request, Route
+from app.dialects.base import Call, ParseContext, Reply, Request, Route, openai_routes
+from app.dialects.bodies import request_object
 from app.dialects.common.fields import REJECTED_BY_NAME
 from app.dialects.databricks.chat import DatabricksChatTranslation, DatabricksEmbeddingsTranslation, RequestContext
 from app.dialects.databricks.completions import DatabricksCompletionsTranslation
@@ -19,8 +20,6 @@ from app.dialects.databricks.fields import Chat, Completions, Embeddings, merged
 from app.dialects.databricks.fields import DatabricksBody as Fields
 from app.dialects.databricks.response_fields import Responses
 from app.dialects.databricks.responses import DatabricksResponsesTranslation
-from app.dialects.mounts import openai_routes
-from app.dialects.nested_fields import request_object
 from app.dialects.schemas import Body
 from app.errors import NotFound, Rejected, SwitchyardError, WrongTask
 

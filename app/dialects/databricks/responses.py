@@ -20,7 +20,7 @@ from app.dialects.databricks import response_fields
 from app.dialects.databricks.chat import RequestContext, json_reply, with_served_model
 from app.dialects.databricks.errors import error_body
 from app.dialects.databricks.fields import checked
-from app.engine.usage import find_usage
+from app.engine.output import find_usage
 from app.errors import BadRequest, SwitchyardError
 from app.sse import encode
 

@@ -31,7 +31,7 @@ from app.dialects.friendli.embeddings import Embeddings
 from app.dialects.friendli.fields import TOOLS, Completions, ExactFields, ModelName, TokenId, checked
 from app.dialects.friendli.rules import Chat, Message, Tool, read_chat
 from app.dialects.friendli.sampling import sampling, seed_fields
-from app.engine.usage import find_usage
+from app.engine.output import find_usage
 from app.errors import BadRequest, Rejected, SwitchyardError
 from app.internal_api import to_int64_seed
 from app.sse import encode

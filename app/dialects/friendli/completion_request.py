@@ -15,9 +15,9 @@ from app.dialects.base import ServingContext
 from app.dialects.common.requests import Steps, draw_seed, missing_capability
 from app.dialects.friendli.fields import Completions, TokenSequence
 from app.dialects.friendli.sampling import sampling, seed_fields, seeds_count_up
+from app.engine.context import PromptTokens
 from app.engine.model import Model
 from app.engine.pieces import WINDOW
-from app.engine.usage import PromptTokens
 from app.errors import CONTEXT_EXCEEDED, BadRequest
 from app.internal_api import BAD_WORD_SEPARATOR, EXTENDED_PATH, LARGEST_SEED, Xarg
 from app.routing.traffic import Random

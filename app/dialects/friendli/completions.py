@@ -35,10 +35,10 @@ from app.dialects.friendli.completion_request import (
 )
 from app.dialects.friendli.detection import Form, form
 from app.dialects.friendli.rules import read_completions
+from app.engine.context import PromptTokens
 from app.engine.errors import MALFORMED_RESPONSE
 from app.engine.model import Model
 from app.engine.tokens import Finish, Reader, Step, Token, TokenStream, parsed
-from app.engine.usage import PromptTokens
 from app.errors import Broken, Incomplete
 from app.sse import DONE, encode
 

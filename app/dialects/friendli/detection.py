@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from app.dialects.base import Request
+from app.dialects.base import Request, is_openais_sdk
 from app.dialects.bodies import peek
-from app.dialects.mounts import is_openais_sdk
 
 Form = Literal["classic", "modern"]
 _SDK = "friendli-core"  # in the current SDK's user agent

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from app.config.schema import Config, Task
-from app.dialects.base import Call, ParseContext, Reply, Request, Route
-from app.dialects.bodies import dump, peek
+from app.dialects.base import MOUNTS, Call, ParseContext, Reply, Request, Route, addressed
+from app.dialects.bodies import UNREAD, dump, peek, request_object
 from app.dialects.common.fields import REJECTED_BY_NAME
 from app.dialects.common.requests import description
 from app.dialects.friendli.chat import (
@@ -35,8 +35,6 @@ from app.dialects.friendli.detection import is_friendli_chat, is_friendli_comple
 from app.dialects.friendli.embeddings import Classification, Embeddings, parse_classification, parse_embeddings
 from app.dialects.friendli.fields import Completions
 from app.dialects.friendli.rules import CHAT_RULES, COMPLETION_RULES, GENERATION_RULES, Chat, schemas
-from app.dialects.mounts import MOUNTS, addressed
-from app.dialects.nested_fields import UNREAD, request_object
 from app.dialects.schemas import Body
 from app.errors import DeadlinePassed, SwitchyardError
 

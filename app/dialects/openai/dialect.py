@@ -13,12 +13,24 @@ from msgspec.structs import replace
 from pydantic_core import from_json
 
 from app.config.schema import TASKS, Config, Task
-from app.dialects.base import EVENT_STREAM, Call, ParseContext, Reply, Request, Route, ServingContext
-from app.dialects.bodies import dump
+from app.dialects.base import (
+    AZURE_MOUNTS,
+    EVENT_STREAM,
+    MOUNTS,
+    Call,
+    ParseContext,
+    Reply,
+    Request,
+    Route,
+    ServingContext,
+    addressed,
+    is_below,
+    is_own_url,
+    openai_routes,
+)
+from app.dialects.bodies import UNREAD, dump, request_object
 from app.dialects.common.fields import REJECTED_BY_NAME
 from app.dialects.common.requests import DirectTranslation, model_card, model_list, model_names
-from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
-from app.dialects.nested_fields import UNREAD, request_object
 from app.dialects.openai import azure_ml, cohere, fields, input_tokens, scoring
 from app.dialects.openai import fields as vllm_fields
 from app.dialects.openai.errors import error_body

@@ -24,7 +24,7 @@ from app.dialects.base import (
     Translation,
     no_lookups,
 )
-from app.dialects.bodies import Problem, dump, validated, value_at
+from app.dialects.bodies import Problem, dump, request_object, validated, value_at
 from app.dialects.common.fields import GREEDY_TOP_P, NEEDS_TOOLS, AnyPart, Function, Penalty, StreamOptions
 from app.dialects.common.requests import (
     CONTINUED,
@@ -37,14 +37,13 @@ from app.dialects.common.requests import (
     tokenize,
 )
 from app.dialects.common.streams import PassthroughStream, StreamFormat, TerminatingStream
-from app.dialects.nested_fields import request_object
 from app.dialects.tgi.errors import chat_error_event
 from app.dialects.tgi.fields import MAX_TOP_N_TOKENS, Grammar, structured_outputs
 from app.dialects.tgi.generate import check_capabilities, inputs_too_long
 from app.dialects.tgi.profile import Profile, named_model, profile_of
 from app.engine.answers import EventCheck
 from app.engine.errors import MALFORMED_RESPONSE, error_in
-from app.engine.usage import Usage, find_usage
+from app.engine.output import Usage, find_usage
 from app.errors import MalformedAnswer, Unprocessable
 from app.internal_api import to_int64_seed
 from app.sse import DONE, Framer, datas, encode

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from app.config.schema import Config, Task
 from app.dialects.base import (
+    INFO_PATHS,
     Call,
     EngineRequest,
     Flow,
@@ -30,19 +31,19 @@ from app.dialects.base import (
     Route,
     ServingContext,
     Translation,
+    is_openais_sdk,
+    names_no_model,
     no_lookups,
 )
-from app.dialects.bodies import dump, peek
+from app.dialects.bodies import UNREAD, dump, peek
 from app.dialects.common.requests import model_list
-from app.dialects.mounts import INFO_PATHS, is_openais_sdk
-from app.dialects.nested_fields import UNREAD
 from app.dialects.schemas import Body
 from app.dialects.tgi import tei
 from app.dialects.tgi.chat import MAX_PROMPTS, Chat, ChatCompletion, Completion, Completions
 from app.dialects.tgi.errors import error_reply
 from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES, GenerateRequest, Parameters
 from app.dialects.tgi.generate import Generate
-from app.dialects.tgi.profile import names_no_model, task_asked_about
+from app.dialects.tgi.profile import task_asked_about
 from app.dialects.tgi.tokenize import ChatTokenize, TokensTranslation
 from app.dialects.tgi.vertex import Instances, Vertex
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unavailable, UpstreamError

@@ -23,19 +23,18 @@ from app.dialects.base import (
     Stream,
     Translation,
 )
-from app.dialects.bodies import dump
+from app.dialects.bodies import dump, request_object
 from app.dialects.common import streams
 from app.dialects.common.requests import draw_seed, missing_capability, temperature, tokenize
-from app.dialects.nested_fields import request_object
 from app.dialects.tgi.errors import error_event
 from app.dialects.tgi.fields import GenerateRequest, Parameters, read, structured_outputs
 from app.dialects.tgi.profile import RequestStyle, adapter_deployment, profile_of, request_style
 from app.dialects.tgi.rules import check, samples
 from app.engine import tokens as token_reader
+from app.engine.context import PromptTokens
 from app.engine.errors import MALFORMED_RESPONSE
 from app.engine.model import Model
 from app.engine.tokens import Finish, Reader, Step, Token, TokenStream
-from app.engine.usage import PromptTokens
 from app.errors import Broken, Incomplete, Unprocessable
 from app.internal_api import to_int64_seed
 from app.routing.traffic import Random

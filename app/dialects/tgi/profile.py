@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.config.schema import Config, Task
-from app.dialects.base import ParseContext, Request
-from app.dialects.mounts import is_own_url
+from app.dialects.base import ParseContext, Request, names_no_model
 from app.errors import Unprocessable
 
 
@@ -94,7 +93,6 @@ def request_style(
 
 
 _TASKS: Sequence[Task] = ("completions", "chat", "embeddings", "rerank", "classify", "responses")
-_NO_MODEL = (None, "tgi", "dummy")
 
 
 def task_asked_about(request: Request, context: ParseContext) -> Task:
@@ -105,11 +103,6 @@ def task_asked_about(request: Request, context: ParseContext) -> Task:
     named = config.endpoints.get(name or "") or config.deployments.get(name or "")
     tasks = config.defaults if name is None else named.tasks if named is not None else ()
     return next((task for task in _TASKS if task in tasks), "completions")
-
-
-def names_no_model(name: object, request: Request) -> bool:
-    """Whether this `model` means the server's only model. Hugging Face's clients send "tgi", "dummy" or their URL."""
-    return name in _NO_MODEL or is_own_url(name, request.path)
 
 
 def named_model(name: str | None, request: Request, context: ParseContext) -> tuple[str | None, str | None]:

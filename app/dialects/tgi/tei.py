@@ -16,10 +16,9 @@ from pydantic import Field, WithJsonSchema
 from pydantic_core import from_json
 
 from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
-from app.dialects.bodies import dump, dump_members, peek
+from app.dialects.bodies import dump, dump_members, peek, request_object
 from app.dialects.common.fields import NonEmpty, NonEmptyList
 from app.dialects.common.requests import DirectTranslation
-from app.dialects.nested_fields import request_object
 from app.dialects.tgi.fields import Strict, checked
 from app.engine.vectors import embeddings
 from app.errors import Unprocessable

@@ -22,9 +22,8 @@ from app.dialects.base import (
     Translation,
     no_lookups,
 )
-from app.dialects.bodies import dump, dump_members
+from app.dialects.bodies import dump, dump_members, request_object
 from app.dialects.common.requests import in_steps
-from app.dialects.nested_fields import request_object
 from app.dialects.tgi.chat import chat_fields
 from app.dialects.tgi.fields import read
 from app.dialects.tgi.generate import truncated

@@ -7,14 +7,13 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from app.dialects.base import Call, EngineRequest, Flow, ParseContext, Reply, Request, ServingContext, Translation
-from app.dialects.bodies import dump
-from app.dialects.nested_fields import request_object
+from app.dialects.bodies import dump, request_object
 from app.dialects.tgi.chat import Chat, ChatCompletion
 from app.dialects.tgi.fields import GenerateRequest, read
 from app.dialects.tgi.generate import Generate
 from app.dialects.tgi.profile import RequestStyle, profile_of
 from app.engine.constraints import unsatisfiable_field
-from app.engine.usage import find_usage
+from app.engine.output import find_usage
 from app.errors import BadRequest, Unprocessable
 
 MAX_INSTANCES = 128

@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 
 from app.config.schema import Config
-from app.engine.usage import Usage, find_usage
+from app.engine.output import Usage, find_usage
 from app.errors import Broken, SwitchyardError, TimedOut, Unavailable, Unreachable
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.controller import Controller

@@ -18,7 +18,7 @@ from app.dialects.databricks.errors import error_reply
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.errors import Forbidden
-from app.server.browser_guard import BrowserPolicy
+from app.server.asgi import BrowserPolicy
 from tests.router.conftest import Rig
 from tests.router.experiments.ramp_rig import RampRig, ramp_rig
 from tests.support.processes.servers import ServerPool

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.unread_body import LINGER_S
+from app.limits.bodies import LINGER_S
 from tests.router.conftest import Rig
 
 PREFLIGHT = b"origin: https://a.example\r\naccess-control-request-method: POST\r\n"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from app.dialects.json_size import MOST_VALUES, weight
+from app.long_json import MOST_VALUES, weight
 from tests.router.hostile.engine import compact
 from tests.router.hostile.strategies import VALID
 

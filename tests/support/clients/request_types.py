@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import typing_extensions
 from azure.ai.inference import models as azure
 
-from app.dialects.nested_fields import request_object
+from app.dialects.bodies import request_object
 from app.errors import BadRequest
 
 _DEEPEST = 6

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from app.internal_api import ROUTER
-from app.unread_body import CloseUnread
+from app.limits.bodies import CloseUnread
 from deployments.haproxy import HEADERS_VARIABLE, METRICS_HOST_VARIABLE, PER_SOURCE_VARIABLE
 from tests.support.ingress.flood import BROKEN, SLOW, End, broken, flood, kinds, slow
 from tests.support.ingress.haproxy import Ingress, Replica, ingress

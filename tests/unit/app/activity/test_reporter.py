@@ -12,7 +12,7 @@ from app.activity.board import Board, Wanted
 from app.activity.report import PERIOD_S
 from app.activity.reporter import ActivityReporter
 from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLog
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.experiments.activity import ActivityKeeper
 from app.experiments.storage.store import LocalStore
 from app.telemetry.logs import Record

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.dialects.base import Dialect
+from app.dialects.bodies import IDLE
 from app.dialects.field_table import BEGIN, END, main, rows, table, updated
-from app.dialects.nested_fields import IDLE
 from app.dialects.registry import DIALECTS
 from app.dialects.schemas import VLLM
 from tests.support.processes.project import ROOT

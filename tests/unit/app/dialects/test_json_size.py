@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects import json_size
+from app import long_json
 from app.dialects.bodies import json_object, model_in, nested_json
-from app.dialects.json_size import MOST_VALUES, check_size, weight
 from app.errors import BadRequest, TooLarge
+from app.long_json import MOST_VALUES, check_size, weight
 
 _TEXTS = st.text(st.sampled_from('a\\",:[{é'), max_size=12)
 _VALUES = st.recursive(
@@ -27,7 +27,7 @@ def test_what_is_in_strings_does_not_count(value: Any, piece: int) -> None:
     text = json.dumps(value).encode()
     exact = weight(_STRING.sub(b"", text))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_size, "_PIECE", piece)
+        patch.setattr(long_json, "_PIECE", piece)
         check_size(text, exact)
         if exact:
             with pytest.raises(TooLarge):
@@ -37,7 +37,7 @@ def test_what_is_in_strings_does_not_count(value: Any, piece: int) -> None:
 @given(text=st.text(st.sampled_from('a\\",:[{'), max_size=40), piece=st.integers(1, 9))
 def test_no_text_is_too_odd(text: str, piece: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_size, "_PIECE", piece)
+        patch.setattr(long_json, "_PIECE", piece)
         try:
             check_size(text.encode(), 1)
         except TooLarge:

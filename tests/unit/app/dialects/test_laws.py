@@ -15,7 +15,7 @@ from app.dialects.databricks.dialect import Databricks
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.tgi.dialect import TGI
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import Broken, TimedOut
 from app.sse import Decoder, Event, encode
 from tests.support.clients.samples import CONFIG, CONTEXT, EOS, MODEL

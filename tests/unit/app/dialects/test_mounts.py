@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.dialects.mounts import is_own_url
+from app.dialects.base import is_own_url
 
 CHAT = "/v1/chat/completions"
 

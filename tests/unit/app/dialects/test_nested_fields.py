@@ -25,8 +25,7 @@ from typing_extensions import TypedDict
 
 from app.config.schema import parse as parse_config
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
-from app.dialects.bodies import field_path
-from app.dialects.nested_fields import IDLE, REQUEST, SHAPES, request_object
+from app.dialects.bodies import IDLE, REQUEST, SHAPES, field_path, request_object
 from app.dialects.registry import DIALECTS
 from app.dialects.tgi.fields import Parameters
 from app.errors import BadRequest, ClientError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.engine.errors import engine_error, field_named_in, media_refused, with_public_name
-from app.engine.usage import Usage, find_usage
+from app.engine.output import Usage, find_usage
 from app.errors import Broken, Rejected
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import MALFORMED_ANSWER_ERRORS
+from app.engine.output import Usage
 from app.engine.tokens import Detokenizer, Reader, Step, Token, TokenStream, choices, mean_logprob, prompt_tokens
-from app.engine.usage import Usage
 from app.errors import Rejected
 from tests.support.clients.samples import EOS, MODEL
 from tests.support.engine import engine_answers as completions

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from app.exchange.deadlines import ClientDisconnected, Message, while_connected
+from app.aio import ClientDisconnected, Message, while_connected
 
 
 class Client:

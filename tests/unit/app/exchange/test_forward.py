@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.aio import run_until_blocked
 from app.dialects.bodies import dump
 from app.engine.answers import EventCheck
-from app.exchange.deployment_names import DeploymentNames, EventNames
+from app.exchange.response import DeploymentNames, EventNames
 from app.sse import Decoder, encode
 
 NAMES = DeploymentNames("blue", "org/M-1")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.exposures.conversation import conversation_key, turns
+from app.exposures.identity import conversation_key, turns
 
 SYSTEM = {"role": "system", "content": "Be kind."}
 DEVELOPER = {"role": "developer", "content": "Be brief."}

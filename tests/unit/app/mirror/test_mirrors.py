@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from app.config.schema import Config, Timeouts, parse
 from app.engine.answers import EventCheck
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import TimedOut, Unavailable
 from app.exposures.exposure import Arrival
 from app.exposures.log import Ledger, RequestEnd

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import Config, parse
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.exposures.identity import Hashes
 from app.request_recordings.recorder import (
     MOST_PENDING,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.telemetry.caller_use import CallerUse, Use
 from app.telemetry.logs import Record
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.telemetry.logs import Record
 from app.telemetry.metrics import OWN_HISTOGRAMS, TOGETHER, Telemetry
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import CLIENT_GONE
 from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry

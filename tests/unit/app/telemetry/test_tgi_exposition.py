@@ -4,7 +4,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.telemetry.logs import Record
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tgi_exposition import exposition

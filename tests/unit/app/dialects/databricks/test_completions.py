@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import BadRequest, TimedOut, Unavailable
 from tests.support.clients.dialect_calls import engine_request, lookups
 from tests.support.clients.samples import SERVED

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Stream
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import BadRequest, Rejected, TimedOut
 from app.sse import Decoder, encode
 from tests.support.clients.samples import SERVED

@@ -13,7 +13,7 @@ from tokenizers.models import BPE
 
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, ServingContext, Stream
 from app.engine.model import Model
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut
 from tests.support.clients.friendli_calls import CLASSIC, DEPLOYED, SDK, parse, reply
 from tests.support.clients.samples import EOS, MODEL, SERVED

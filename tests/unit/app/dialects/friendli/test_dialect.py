@@ -12,7 +12,7 @@ from app.dialects.friendli.detection import form
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.registry import DIALECTS
 from app.engine.errors import engine_error
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import (
     BadRequest,
     Broken,

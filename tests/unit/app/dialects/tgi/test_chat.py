@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, EngineRequest, Reply, Request, ServingContext
 from app.dialects.tgi.dialect import TGI
-from app.engine.usage import Usage
+from app.engine.output import Usage
 from app.errors import BadRequest, ClientError, Unprocessable
 from app.sse import Decoder
 from tests.support.clients.dialect_calls import engine_request, lookups, outcome
