@@ -111,7 +111,7 @@ class UpdateInProgress(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPlan:
     """The content of a new plan, and its reason. `ttl_s`: the time in seconds after which the last lasting plan is
     restored.
 
@@ -164,11 +164,16 @@ async def change_traffic(
         raise UpdateInProgress
     if endpoint is None or endpoint.traffic != seen:
         raise Conflict(CHANGED_MEANWHILE)
-    await _replace_plan(control, applied, name, endpoint, Wanted(wanted, endpoint.plan.overrides), author)
+    await _replace_plan(control, applied, name, endpoint, WantedPlan(wanted, endpoint.plan.overrides), author)
 
 
 async def change_plan(
-    control: ControlPlane, name: str, *, check: Callable[[Config], Wanted], author: Authorship, patience_s: float = 0.0
+    control: ControlPlane,
+    name: str,
+    *,
+    check: Callable[[Config], WantedPlan],
+    author: Authorship,
+    patience_s: float = 0.0,
 ) -> tuple[Endpoint, Endpoint]:
     """Gives the endpoint `name` the plan that `check` returns for the configuration as it is applied, which has the
     endpoint.
@@ -188,7 +193,7 @@ async def change_plan(
 
 
 async def _change_plan(
-    control: ControlPlane, name: str, check: Callable[[Config], Wanted], author: Authorship
+    control: ControlPlane, name: str, check: Callable[[Config], WantedPlan], author: Authorship
 ) -> tuple[Endpoint, Endpoint]:
     applied = await control.applied()
     config = in_use(applied)
@@ -218,7 +223,7 @@ async def restore_expired(control: ControlPlane, now: float) -> Config | None:
             continue
         reason = f"generation {plan.generation} was temporary: generation {expires.generation} again"
         weights = {**dict.fromkeys(endpoint.traffic, 0), **expires.weights}
-        wanted = Wanted(weights, expires.overrides, reason=reason)
+        wanted = WantedPlan(weights, expires.overrides, reason=reason)
         try:
             await _replace_plan(control, applied, name, endpoint, wanted, Authorship(plan.by, now))
         except (ClientError, TimedOut):
@@ -229,7 +234,7 @@ async def restore_expired(control: ControlPlane, now: float) -> Config | None:
     return config
 
 
-def is_present(wanted: Wanted, endpoint: Endpoint) -> bool:
+def is_present(wanted: WantedPlan, endpoint: Endpoint) -> bool:
     """Whether the endpoint's plan already has this content; the reason does not count. A temporary plan of the same
     length is the same one: it keeps its end."""
     plan = endpoint.plan
@@ -238,7 +243,7 @@ def is_present(wanted: Wanted, endpoint: Endpoint) -> bool:
     return endpoint.traffic == wanted.weights and plan.overrides == wanted.overrides and is_as_long
 
 
-def planned(endpoint: Endpoint, wanted: Wanted, author: Authorship) -> Endpoint:
+def planned(endpoint: Endpoint, wanted: WantedPlan, author: Authorship) -> Endpoint:
     """The endpoint with the plan after its present one.
 
     A temporary plan ends in the present one, or in what that one ends in: nothing temporary becomes lasting by itself.
@@ -307,7 +312,7 @@ def in_use(applied: Applied) -> Config:
 
 
 async def _replace_plan(
-    control: ControlPlane, applied: Applied, name: str, endpoint: Endpoint, wanted: Wanted, author: Authorship
+    control: ControlPlane, applied: Applied, name: str, endpoint: Endpoint, wanted: WantedPlan, author: Authorship
 ) -> Endpoint:
     changed = with_traffic(applied.config, name, wanted.weights, planned(endpoint, wanted, author).plan)
     try:

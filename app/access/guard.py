@@ -81,7 +81,7 @@ DEFAULT_TIMING = AccessTiming()
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _AccessState:
     """The state of one configuration. Replaced as a whole."""
 
     settings: AccessSettings
@@ -114,7 +114,7 @@ class Access:
         self.bodies = Bodies()
         self._session: aiohttp.ClientSession | None = None
         self._retired: list[Store] = []  # of earlier configurations: their requests still settle there
-        self._state: _State | None = None
+        self._state: _AccessState | None = None
         self._keys_used: dict[str, float] = {}
         self._read_issued = read_issued
         self._issued: tuple[str, Sequence[IssuedKey], KeyRing] | None = None
@@ -140,7 +140,7 @@ class Access:
         limiter = Limiter(settings.limits, store, self._observer, time.monotonic)
         self._rejected = ""
         roles, has_limits = Roles.of(settings), settings.limits.has_limits
-        self._state = _State(settings, keys, issuer, limiter, roles, settings.knows_callers, has_limits)
+        self._state = _AccessState(settings, keys, issuer, limiter, roles, settings.knows_callers, has_limits)
         if before is not None and before.limiter.store is not store:
             self._retired.append(before.limiter.store)
         if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
@@ -204,7 +204,7 @@ class Access:
             raise
         self._issued, self._rejected = (issued.revision, issued.keys, ring), ""
 
-    def _ring_for(self, credential: str, state: _State) -> KeyRing:
+    def _ring_for(self, credential: str, state: _AccessState) -> KeyRing:
         """The keys among which the credential may be. Raises Unavailable if those are not known yet."""
         own = self._file_ring(state)
         if not state.settings.issue_keys or own.holds(credential):
@@ -213,10 +213,10 @@ class Access:
             raise Unavailable(_NOT_READ, retry_after=1)
         return self._issued_ring(state)
 
-    def _file_ring(self, state: _State) -> KeyRing:
+    def _file_ring(self, state: _AccessState) -> KeyRing:
         return state.keys.ring if state.keys is not None else _NO_KEYS
 
-    def _issued_ring(self, state: _State) -> KeyRing:
+    def _issued_ring(self, state: _AccessState) -> KeyRing:
         """The issued keys that are in force: a name of the keys file is the file's."""
         if not state.settings.issue_keys or self._issued is None:
             return _NO_KEYS
@@ -335,7 +335,7 @@ class Access:
         return self._refusals.of(error, source_of(headers, peer, behind_ingress=self._behind_ingress))
 
     @property
-    def _current(self) -> _State:
+    def _current(self) -> _AccessState:
         if self._state is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
         return self._state
@@ -415,7 +415,7 @@ def _only(credentials: Sequence[str]) -> str | None:
     return credentials[0] if credentials else None
 
 
-def _key_file(settings: AccessSettings, before: _State | None, used: dict[str, float]) -> KeyFile | None:
+def _key_file(settings: AccessSettings, before: _AccessState | None, used: dict[str, float]) -> KeyFile | None:
     if settings.keys_file is None:
         return None
     if before is not None and before.keys is not None and before.keys.path == settings.keys_file:
@@ -427,7 +427,7 @@ def _key_file(settings: AccessSettings, before: _State | None, used: dict[str, f
         raise ConfigError([f"access.keys_file: {problem}" for problem in error.problems]) from None
 
 
-def _store(wanted: StoreSettings | None, before: _State | None, clock: Callable[[], float]) -> Store:
+def _store(wanted: StoreSettings | None, before: _AccessState | None, clock: Callable[[], float]) -> Store:
     if before is not None and before.settings.limits.store == wanted:
         return before.limiter.store
     if wanted is None:

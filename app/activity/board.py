@@ -11,7 +11,15 @@ from typing import Any
 
 import msgspec
 
-from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, ListedRequest, PeriodCounts, ReplicaStart, Report
+from app.activity.report import (
+    PERIOD_S,
+    ActivityReport,
+    ArmCounts,
+    CallerCounts,
+    ListedRequest,
+    PeriodCounts,
+    ReplicaStart,
+)
 from app.telemetry.recent import Arm, BucketCounts
 
 MOST_REQUESTS = 500
@@ -152,7 +160,7 @@ class Board:
         self.used: dict[str, float] = {}
         """When each caller's key was used last, by the caller's id, in Unix seconds."""
 
-    def take(self, report: Report, now: float) -> None:
+    def take(self, report: ActivityReport, now: float) -> None:
         """Adds what is new in a report. `now`: Unix seconds."""
         router = self._routers.setdefault(report.router, _Router())
         self._routers.move_to_end(report.router)

@@ -95,7 +95,7 @@ class PeriodCounts(msgspec.Struct, frozen=True):
     used: dict[str, float] = {}
 
 
-class Report(msgspec.Struct, frozen=True):
+class ActivityReport(msgspec.Struct, frozen=True):
     """One message. `router` is a random id of the process. `first`: the number of the first of `requests`. `keeper`:
     the one that the periods are for, which has all before them. `running`: the requests that run now, or the oldest."""
 
@@ -125,7 +125,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-_reports = msgspec.msgpack.Decoder(Report)
+_reports = msgspec.msgpack.Decoder(ActivityReport)
 
 
 def decode_taken(data: bytes) -> Taken:
@@ -133,6 +133,6 @@ def decode_taken(data: bytes) -> Taken:
     return msgspec.json.decode(data, type=Taken)
 
 
-def decode(data: bytes) -> Report:
+def decode(data: bytes) -> ActivityReport:
     """Raises msgspec.DecodeError on anything else than a report."""
     return _reports.decode(data)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from app.activity.board import Board
-from app.activity.report import PERIOD_S, ArmCounts, PeriodCounts, Report, decode_taken, encode
+from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts, decode_taken, encode
 from app.activity.request_log import RequestLog
 from app.aio import run_in_background
 from app.exposures.uploader import Backoff
@@ -26,7 +26,7 @@ MOST_PERIODS = 360
 TIMEOUT_S = 2.0
 
 Deliver = Callable[[bytes], Awaitable[bytes]]
-"""Hands over an encoded `Report`, and returns the encoded `Taken`. May raise any error."""
+"""Hands over an encoded `ActivityReport`, and returns the encoded `Taken`. May raise any error."""
 
 _log = logging.getLogger("switchyard")
 
@@ -87,7 +87,7 @@ class ActivityReporter:
             at = (round(self._clock() / PERIOD_S) - 1) * PERIOD_S
             period = PeriodCounts(at, bounds, arms, callers, used)
             self._periods.append(period)
-            self.board.take(Report(self._router, self._known_here, [], [period]), self._clock())
+            self.board.take(ActivityReport(self._router, self._known_here, [], [period]), self._clock())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -111,7 +111,7 @@ class ActivityReporter:
         running = self._requests.running()
         self._known_here = first + len(requests)
         if requests or running or self._had_running_here:
-            self.board.take(Report(self._router, first, requests, [], running), self._clock())
+            self.board.take(ActivityReport(self._router, first, requests, [], running), self._clock())
         self._had_running_here = bool(running)
 
     async def _send(self, deliver: Deliver, now: Callable[[], float]) -> None:
@@ -124,7 +124,7 @@ class ActivityReporter:
         periods = unsent if self._keeper else []
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                report = Report(self._router, first, requests, periods, running, self._keeper)
+                report = ActivityReport(self._router, first, requests, periods, running, self._keeper)
                 taken = decode_taken(await deliver(encode(report)))
         except Exception as error:  # noqa: BLE001  no failure of the controller may end the reports
             if not self._backoff.is_failing:

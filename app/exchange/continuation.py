@@ -1,6 +1,6 @@
 """A stream survives its engine: when a replica dies or hands its streams over, another one continues them.
 
-    engine ─► groups of events, each with a mark ─► Continuation.feed ─► whole groups ─► relay, collectors, observers
+    engine ─► groups of events, each with a mark ─► DeliveredStream.feed ─► whole groups ─► relay, collectors, observers
     engine lost ─► the same request, and the ids of the tokens that the client has ─► another replica ─► the rest
 
 A replica of a model application closes the events of each of its engine's outputs with a mark, which names the tokens
@@ -48,7 +48,7 @@ _CREATED = re.compile(rb'"created(?:_at)?":[0-9.e+]+')
 """When the answer was created. The quotes in a text are escaped."""
 
 
-class Continuation:
+class DeliveredStream:
     """What the client has of one stream, whichever engines it comes from. Pure: chunks in, whole groups out.
 
     `tokens`: the ids of the tokens whose events have been passed on. `is_marked`: the present engine marks the stream.
@@ -179,7 +179,7 @@ class ContinuedStream:
 
     __slots__ = (
         "_call",
-        "_continuation",
+        "_delivered",
         "_exchange",
         "_had",
         "_has_ended",
@@ -194,16 +194,16 @@ class ContinuedStream:
         self,
         exchange: Exchange,
         target: Target,
-        call: Callable[[Continuation], ResponseStream],
+        call: Callable[[DeliveredStream], ResponseStream],
         lost: Callable[[UpstreamError | None], None],
         tokens: Iterable[int] = (),
     ) -> None:
         """`call` makes a call for the stream, or for its rest. `lost` records a lost engine: its failure, None for a
         hand-over. `tokens`: those that the client has from another router."""
         self._exchange, self._target, self._call, self._lost = exchange, target, call, lost
-        self._continuation = Continuation(tokens)
-        self._had = len(self._continuation.tokens)
-        self._response = call(self._continuation)
+        self._delivered = DeliveredStream(tokens)
+        self._had = len(self._delivered.tokens)
+        self._response = call(self._delivered)
         self._idle: IdleTimeout | None = None
 
     async def begin(self, *, check: EventCheck | None = None) -> None:
@@ -221,12 +221,12 @@ class ContinuedStream:
         `has_ended`: whether the terminal event has been read. `keep_alive` sends the client a sign of life.
         """
         self._idle, self._has_ended, self._keep_alive = idle, has_ended, keep_alive
-        self._continuation.silent = idle.touch
+        self._delivered.silent = idle.touch
 
     @property
     def is_marked(self) -> bool:
         """Whether another engine can continue the stream."""
-        return self._continuation.is_marked
+        return self._delivered.is_marked
 
     def unread(self, chunks: bytes) -> None:
         """See `ResponseStream.unread`."""
@@ -259,9 +259,9 @@ class ContinuedStream:
 
     async def _continued(self, lost: EngineLost) -> bool:
         """Opens the rest of the stream at another replica; False if the client has all of it. Raises UpstreamError."""
-        exchange, has_tokens = self._exchange, len(self._continuation.tokens) > 0
+        exchange, has_tokens = self._exchange, len(self._delivered.tokens) > 0
         # A whole answer of which there is nothing yet is simply asked for again.
-        if self._idle is None or not (self._continuation.is_marked and (exchange.writer.started or has_tokens)):
+        if self._idle is None or not (self._delivered.is_marked and (exchange.writer.started or has_tokens)):
             raise self._failure(lost) from lost
         if self._has_ended():
             return False
@@ -325,7 +325,7 @@ class ContinuedStream:
             return
         exchange.state.fuse.died(name)
         if exchange.deaths > 1:
-            if len(self._continuation.tokens) == self._had:
+            if len(self._delivered.tokens) == self._had:
                 exchange.state.fuse.refuse(await exchange.fingerprint())
             raise lost.failure
 
@@ -336,11 +336,11 @@ class ContinuedStream:
             if not await state.health.confirmed(name, self._exchange.snapshot):
                 raise Unavailable(f"Deployment '{name}' is not available")
             state.fuse.reset(name)
-        self._had, sent_at = len(self._continuation.tokens), loop.time()
-        self._response = self._call(self._continuation)
+        self._had, sent_at = len(self._delivered.tokens), loop.time()
+        self._response = self._call(self._delivered)
         try:
             await self._response.begin(events=False)
-            if not self._continuation.is_marked:
+            if not self._delivered.is_marked:
                 raise MalformedAnswer(MALFORMED_RESPONSE)
         except Unavailable as error:
             if isinstance(error, Unanswered) and loop.time() - sent_at > _GONE_S:

@@ -47,7 +47,7 @@ from app.errors import (
     Unavailable,
     UpstreamError,
 )
-from app.exchange.continuation import Continuation, ContinuedStream
+from app.exchange.continuation import ContinuedStream, DeliveredStream
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
 from app.exchange.request import check_engine_params, check_resumed, check_salt, impossible
@@ -470,7 +470,7 @@ class Attempt:
         """The answer's stream, for which the deployment's replicas are called under one id."""
         id, target = self._exchange.writer.upstream_id(), self._target
 
-        def call(continuation: Continuation) -> ResponseStream:
+        def call(delivered: DeliveredStream) -> ResponseStream:
             self._calls()
             return self._exchange.state.upstream.stream(
                 target,
@@ -481,7 +481,7 @@ class Attempt:
                 context=self._context(),
                 on_head=self._observer.on_head,
                 encode=self._encode,
-                groups=continuation if target.continues else None,
+                groups=delivered if target.continues else None,
             )
 
         return ContinuedStream(self._exchange, target, call, self._lost, self._exchange.call.translation.resumed)

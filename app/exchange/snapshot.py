@@ -18,7 +18,7 @@ from app.config.loading import Parser
 from app.config.schema import Config, Endpoint, Task, Timeouts
 from app.engine.model import Model
 from app.exposures.log import Ledger
-from app.exposures.plans import Scope, plan_of
+from app.exposures.plans import RecordingScope, plan_of
 from app.exposures.wire import Plan, Replaced, Stop
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import (
@@ -75,7 +75,7 @@ class Unstopped(NamedTuple):
     """An endpoint with stops while these are not applied: the id of its plan, and the scope that is recorded."""
 
     plan: str
-    scope: Scope | None
+    scope: RecordingScope | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Snapshot:
     targets: Mapping[str, Target]
     views: ConfigViews
     applied_at: int
-    recorded: Mapping[str, Scope] = field(default_factory=dict)
+    recorded: Mapping[str, RecordingScope] = field(default_factory=dict)
     plans: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, Rules] = field(default_factory=dict)
     unstopped: Mapping[str, Unstopped] = field(default_factory=dict)
@@ -357,6 +357,6 @@ def _until(earlier: Earlier) -> float:
     return earlier.until
 
 
-def _unstopped(name: str, endpoint: Endpoint, scope: Scope | None) -> Unstopped:
+def _unstopped(name: str, endpoint: Endpoint, scope: RecordingScope | None) -> Unstopped:
     plan = plan_of(name, endpoint)
     return Unstopped(plan.id, replace(scope, plan=plan) if scope is not None else None)

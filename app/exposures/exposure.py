@@ -15,7 +15,7 @@ from app.engine.errors import error_in
 from app.engine.output import OutputPatterns, Promise, find_finish, find_id, output_patterns, promised
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable, UpstreamError
 from app.exposures.identity import request_hash
-from app.exposures.plans import NEVER, Scope
+from app.exposures.plans import NEVER, RecordingScope
 from app.exposures.wire import Failure, FinishCode, LateKind
 from app.internal_api import REPLICA_AGE_HEADER
 
@@ -102,7 +102,7 @@ class Exposure:
     `identity` is computed later, for many at once.
     """
 
-    scope: Scope
+    scope: RecordingScope
     arrival: Arrival
     seq: int
     in_flight: int

@@ -19,7 +19,7 @@ from app.config.schema import Config
 from app.engine.output import Usage, is_kept
 from app.exposures.exposure import Arrival, ArrivalRecord, Exposure
 from app.exposures.identity import Hashes, request_hash, turns
-from app.exposures.plans import Scope, plans_of, scopes
+from app.exposures.plans import RecordingScope, plans_of, scopes
 from app.exposures.wire import (
     Acknowledgement,
     Failure,
@@ -319,7 +319,7 @@ class Ledger:
         now: float | None = None,
         *,
         settles: Mapping[str, float] = {},
-    ) -> Mapping[str, Scope]:
+    ) -> Mapping[str, RecordingScope]:
         """The recorded scopes of `config`, by endpoint. `plans`: those that decide, if not the configuration's own.
         `carried_until`: the time until which running conversations follow earlier weights, `settles`: the one until
         which new ones do. `now`: in Unix seconds.
@@ -354,7 +354,7 @@ class Ledger:
             self._hashes = Hashes(self._secret_of(self._url))
         return self._hashes
 
-    def start(self, scope: Scope, arrival: Arrival) -> Exposure:
+    def start(self, scope: RecordingScope, arrival: Arrival) -> Exposure:
         """Records the draw of an arm."""
         assigned = arrival.assigned
         self._seq = seq = self._seq + 1

@@ -45,7 +45,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Scope:
+class RecordingScope:
     """The scope of recording for an endpoint's requests.
 
     `slow` (streams), `answers` (whole ones) and `unfinished` (both) are the limits, in seconds and rising, at which a
@@ -78,13 +78,13 @@ def plans_of(config: Config, stops: Mapping[str, Mapping[str, str]] | None = Non
 
 def scopes(
     config: Config, plans: Mapping[str, Plan], carried_until: Mapping[str, float], settles: Mapping[str, float] = {}
-) -> dict[str, Scope]:
+) -> dict[str, RecordingScope]:
     """The scopes of recorded endpoints, by endpoint: those with an active experiment or a mirror, and those with
     `ledger: always`. The arguments are by endpoint, too.
     """
     active = {experiment.endpoint: experiment for experiment in config.experiments.values() if is_active(experiment)}
     return {
-        name: Scope(
+        name: RecordingScope(
             plans[name],
             *_limits(active.get(name)),
             carried_until.get(name),

@@ -136,7 +136,7 @@ IsStopped = Callable[[str, str], bool]
 """Whether a deployment of an endpoint is stopped (`acknowledgement.Stop`)."""
 
 
-class MirrorObserver(Protocol):
+class MirrorCounters(Protocol):
     """The counters of the mirrors: `telemetry.metrics.Telemetry`."""
 
     def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None: ...
@@ -187,7 +187,7 @@ class Mirrors:
         self,
         upstream: Upstream,
         ledger: Ledger,
-        observer: MirrorObserver,
+        observer: MirrorCounters,
         *,
         is_stopped: IsStopped,
         clock: Callable[[], float] = time.monotonic,

@@ -49,7 +49,7 @@ may raise any other error.
 """
 
 
-class RecordingObserver(Protocol):
+class RecordingCounters(Protocol):
     """The counters of the sender: `telemetry.metrics.Telemetry`."""
 
     def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None: ...
@@ -68,7 +68,7 @@ class RecordingSender:
         self,
         recorder: Recorder,
         send: Send,
-        observer: RecordingObserver,
+        observer: RecordingCounters,
         *,
         every_s: float = EVERY_S,
         file_s: float = FILE_S,

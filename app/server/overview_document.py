@@ -52,7 +52,7 @@ class Present(NamedTuple):
     changed: Collection[str] = frozenset()
 
 
-class Finding(NamedTuple):
+class EndpointFact(NamedTuple):
     """A fact about an endpoint, in a sentence."""
 
     severity: Literal["bad", "warn", "info", "wait", "good"]
@@ -195,27 +195,27 @@ def _findings(
     counted: Mapping[str, Counts],
     counts: Mapping[str, Counts],
     drawn: float,
-) -> list[Finding]:
+) -> list[EndpointFact]:
     """What a reader should know of the endpoint, failures first."""
     found = _service(name, endpoint, config, present)
     done = _outcomes(counted.values())
     if done["errors"]:
         by = {arm or "none was asked": one.failures for arm, one in counted.items() if one.errors}
-        found.append(Finding("bad", f"{_of(done, 'errors')} failed: {_kinds_by(by)}."))
+        found.append(EndpointFact("bad", f"{_of(done, 'errors')} failed: {_kinds_by(by)}."))
     if done["refused"]:
         kinds = sum((one.refusals for one in counted.values()), Counter[str]())
-        found.append(Finding("warn", f"{_of(done, 'refused')} {_were(done['refused'])} refused: {_kinds(kinds)}."))
+        found.append(EndpointFact("warn", f"{_of(done, 'refused')} {_were(done['refused'])} refused: {_kinds(kinds)}."))
     if done["left"]:
         left = done["left"]
         of_those = f"{left:,} clients" if left > 1 else "1 client"
-        found.append(Finding("info", f"{of_those} left before the end of the answer."))
+        found.append(EndpointFact("info", f"{of_those} left before the end of the answer."))
     working = sum(present.in_flight.get((name, arm), 0) for arm in counts)
     if not done["requests"]:
         under_way = f": {working:,} {_are(working)} under way" if working else ""
-        found.append(Finding("wait", f"No request has ended in the last minute{under_way}."))
+        found.append(EndpointFact("wait", f"No request has ended in the last minute{under_way}."))
     elif done["answered"] == done["requests"]:
         all_of_them = f"All {done['requests']:,} requests were" if done["requests"] > 1 else "The only request was"
-        found.append(Finding("good", f"{all_of_them} answered."))
+        found.append(EndpointFact("good", f"{all_of_them} answered."))
     deviation = _deviation(name, endpoint, present, counts, drawn)
     found += [deviation] if deviation is not None else []
     return sorted(found, key=lambda finding: _ORDER.get(finding.severity, len(_ORDER)))
@@ -225,7 +225,7 @@ _ORDER: Mapping[str, int] = {"bad": 0, "warn": 1}
 """Failures first. What is neither keeps its order."""
 
 
-def _service(name: str, endpoint: Endpoint, config: Config, present: Present) -> list[Finding]:
+def _service(name: str, endpoint: Endpoint, config: Config, present: Present) -> list[EndpointFact]:
     """Deployments that cannot serve, and whether any can."""
     serving = [arm for arm, weight in endpoint.traffic.items() if weight > 0]
     asked = [arm for arm in dict.fromkeys([*serving, *(endpoint.fallback or ())]) if arm in config.deployments]
@@ -235,11 +235,11 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
         same = set(out.values())
         if all(fault.startswith(_NO_REPLICA) for fault in same):
             states = _states(asked, config, present.replicas)
-            return [Finding("bad", f"{name} is down: {_NO_REPLICA}{states}.")]
-        return [Finding("bad", f"{name} is down: {_by_arm(out)}.")]
-    found = [Finding("bad", f"{arm} is out of service: {fault}.") for arm, fault in out.items()]
+            return [EndpointFact("bad", f"{name} is down: {_NO_REPLICA}{states}.")]
+        return [EndpointFact("bad", f"{name} is down: {_by_arm(out)}.")]
+    found = [EndpointFact("bad", f"{arm} is out of service: {fault}.") for arm, fault in out.items()]
     if asked and all(_is_asleep(arm, config, present.replicas) for arm in asked):
-        found.append(Finding("wait", f"{name} is scaled to zero: its next request starts a replica."))
+        found.append(EndpointFact("wait", f"{name} is scaled to zero: its next request starts a replica."))
     return found
 
 
@@ -298,7 +298,7 @@ def _are(count: float) -> str:
 
 def _deviation(
     name: str, endpoint: Endpoint, present: Present, counts: Mapping[str, Counts], drawn: float
-) -> Finding | None:
+) -> EndpointFact | None:
     """The share that is farthest from its percentage, and why. None if that is less than half a percent, or with fewer
     than two deployments, or requests."""
     if len(endpoint.traffic) < 2 or drawn == 0:
@@ -314,8 +314,8 @@ def _deviation(
     said = f"{arm} got {_percent(share)} of {requests} that the split decided; {weight} % is configured"
     reasons = _reasons(name, endpoint, present, counts, arm, drawn)
     if reasons:
-        return Finding("info", f"{said}: {'; '.join(reasons)}.")
-    return Finding("warn", f"{said}. Chance does not explain that.")
+        return EndpointFact("info", f"{said}: {'; '.join(reasons)}.")
+    return EndpointFact("warn", f"{said}. Chance does not explain that.")
 
 
 def _reasons(

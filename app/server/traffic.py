@@ -25,7 +25,7 @@ from app.control_plane import (
     Authorship,
     ControlPlane,
     Delivery,
-    Wanted,
+    WantedPlan,
     applied_or_none,
     change_plan,
     delivery_seen,
@@ -146,7 +146,7 @@ class TrafficApi:
         content = json_object_with_nulls(body)
         last = await last_generation(self._services.controller, name, temporary=content.get("ttl_s") is not None)
 
-        def check(config: Config) -> Wanted:
+        def check(config: Config) -> WantedPlan:
             check_match(if_match, self._view(name, config.endpoints[name], context))
             unit, id_of = self._services.ledger.unit, self._services.access.id_of
             wanted = wanted_plan(content, name, config, unit, id_of, time.time())
@@ -184,14 +184,14 @@ class TrafficApi:
             message = f"generation: '{name}' has had no generation {target.generation}; the latest: {known or 'none'}"
             raise NotFound(message, param="generation")
 
-        def check(config: Config) -> Wanted:
+        def check(config: Config) -> WantedPlan:
             endpoint = config.endpoints[name]
             check_match(if_match, self._view(name, endpoint, context))
             if undeclared := [deployment for deployment in former.weights if deployment not in config.deployments]:
                 raise Conflict(f"'{undeclared[0]}' of generation {target.generation} is not declared any more")
             weights = {**dict.fromkeys(endpoint.traffic, 0), **former.weights}
             reason = context.change.reason = target.reason or f"back to generation {target.generation}"
-            return Wanted(weights, endpoint.plan.overrides, reason=reason)
+            return WantedPlan(weights, endpoint.plan.overrides, reason=reason)
 
         author = authorship(context.caller.name, max(plan.generation for plan in plans))
         return await self._make(control, name, check, author, context)
@@ -213,7 +213,7 @@ class TrafficApi:
         self,
         control: ControlPlane,
         name: str,
-        check: Callable[[Config], Wanted],
+        check: Callable[[Config], WantedPlan],
         author: Authorship,
         context: OperationContext,
     ) -> Reply:

@@ -19,7 +19,7 @@ from app.config.endpoints import MAX_OVERRIDES, MAX_REASON, Generation, Override
 from app.config.experiments import Percent
 from app.config.meant import nearest
 from app.config.schema import Config, Endpoint
-from app.control_plane import Wanted
+from app.control_plane import WantedPlan
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.errors import BadRequest, PreconditionFailed, PreconditionRequired, SwitchyardError
@@ -135,7 +135,7 @@ def wanted_plan(
     unit: Callable[[str], int],
     caller_id: Callable[[str], str | None],
     now: float,
-) -> Wanted:
+) -> WantedPlan:
     """The plan that a TrafficDocument requests for the endpoint `name`. Raises InvalidDocument with every problem.
 
     `unit` hashes a sticky key; `caller_id` returns the id of a caller by its name, None if there is none; `now` is in
@@ -172,7 +172,7 @@ def wanted_plan(
         Override(unit=hash, deployment=override.deployment, until=override.until)
         for hash, override in zip(units, document.overrides, strict=True)
     ]
-    return Wanted(
+    return WantedPlan(
         weights, tuple(sorted(overrides, key=lambda override: override.unit)), document.ttl_s, document.reason
     )
 

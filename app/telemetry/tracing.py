@@ -120,7 +120,7 @@ class Exporter(Protocol):
         """Ends an `export` that is under way soon. Called from another thread."""
 
 
-class Observer(Protocol):
+class SpanCounters(Protocol):
     """Counts the outcomes of requests' spans: `telemetry.metrics.Telemetry`."""
 
     def traces_sent(self, outcome: str, requests: int) -> None: ...
@@ -133,7 +133,7 @@ class SpanSender:
     """
 
     def __init__(
-        self, new_exporter: Callable[[], Exporter], observer: Observer, *, queue: int, batch: int, every_s: float
+        self, new_exporter: Callable[[], Exporter], observer: SpanCounters, *, queue: int, batch: int, every_s: float
     ) -> None:
         self._new_exporter, self._observer = new_exporter, observer
         self._most, self._batch, self._every_s = queue, batch, every_s
@@ -291,7 +291,7 @@ class ActiveTracing:
     requests that started earlier also go where the new settings send them.
     """
 
-    def __init__(self, observer: Observer, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, observer: SpanCounters, environment: Mapping[str, str] = os.environ) -> None:
         self.tracer: Tracer | None = None
         self._observer, self._environment = observer, environment
         self._settings: TracingSettings | None = None

@@ -66,7 +66,7 @@ _DASHED = re.compile(rf"-?[{_DASHES[:-1]}]+[a-z][a-z_-]*(=.*)?")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code. Errors are printed on stderr."""
     from deployments.local import processes
-    from deployments.local.processes import LaunchError, NotRunning, Unanswered
+    from deployments.local.processes import LaunchError, NotRunning, Unresponsive
 
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if dashed := next(filter(_DASHED.fullmatch, arguments), None):  # editors and chats make a dash of two hyphens
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except typer.Abort:  # what Typer makes of Ctrl-C
         return ExitCode.INTERRUPTED
-    except Unanswered as error:
+    except Unresponsive as error:
         _print_error(processes.explained(str(error)))
         return ExitCode.UNREACHABLE
     except LaunchError as error:
@@ -247,7 +247,7 @@ def _check_cluster(path: Path, against: Path | None) -> None:
     from app.config.base import ConfigError
     from deployments.kubernetes import capacity, chart, manifests
     from deployments.kubernetes import capacity as ledger_volume
-    from deployments.kubernetes.changes import Effect, changes
+    from deployments.kubernetes.changes import ChangeEffect, changes
 
     if against is not None and not against.exists():
         raise CommandError(f"{against}: No such file or directory")
@@ -266,9 +266,9 @@ def _check_cluster(path: Path, against: Path | None) -> None:
         raise CommandError("\n".join(problems))
     _warn(ledger_volume.warnings(service, objects))
     for change in found:
-        if change.effect is not Effect.REFUSED:
+        if change.effect is not ChangeEffect.REFUSED:
             typer.echo(str(change))
-    if refused := [str(change) for change in found if change.effect is Effect.REFUSED]:
+    if refused := [str(change) for change in found if change.effect is ChangeEffect.REFUSED]:
         raise CommandError("\n".join(refused))
     typer.echo(f"{path}: OK")
 

@@ -57,7 +57,7 @@ AT_ONCE = 32
 """Tokens that a continuation reads before other streams get their turn: about 10 ms."""
 
 
-class Stream:
+class GenerationStream:
     """One request of generation: what its response may hold back, and how much of it the client has.
 
     `output`: the tokens whose events the client has; None: it has nothing yet. `is_asked`: the router wants marks.
@@ -224,7 +224,7 @@ def _is_stream_of_tokens(params: Any) -> bool:
     )
 
 
-_stream: ContextVar[Stream | None] = ContextVar("stream", default=None)
+_stream: ContextVar[GenerationStream | None] = ContextVar("stream", default=None)
 """The stream of this request."""
 
 
@@ -232,7 +232,7 @@ class OpenStreams:
     """The streams with marks of this replica."""
 
     def __init__(self) -> None:
-        self._responses: dict[Stream, asyncio.Task[None]] = {}
+        self._responses: dict[GenerationStream, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._responses)
@@ -244,7 +244,7 @@ class OpenStreams:
             self._responses.pop(stream).cancel()
         return len(leaving)
 
-    async def respond(self, stream: Stream, response: Coroutine[Any, Any, None]) -> None:
+    async def respond(self, stream: GenerationStream, response: Coroutine[Any, Any, None]) -> None:
         """Awaits `response`, which writes the stream, to its end or until the stream is handed over."""
         task = self._responses[stream] = asyncio.ensure_future(response)
         try:
@@ -283,7 +283,7 @@ class ContinuationMiddleware:
                 return
         is_asked = asked is not None and self._continues
         seed = headers.get("x-request-id") or uuid.uuid4().hex
-        stream = Stream(send, is_asked=is_asked, output=output, seed=seed)
+        stream = GenerationStream(send, is_asked=is_asked, output=output, seed=seed)
         token = _stream.set(stream)
         try:
             if is_asked:
@@ -293,7 +293,7 @@ class ContinuationMiddleware:
         finally:
             _stream.reset(token)
 
-    async def _respond(self, stream: Stream, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, stream: GenerationStream, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._app(scope, receive, stream.send)
         except Exception:
@@ -358,7 +358,7 @@ class ContinuingEngine(WrappedEngine):
         return _reported(stream, super().generate(prompt, params, request_id, **options))
 
 
-async def _reported(stream: Stream, outputs: Outputs) -> Outputs:
+async def _reported(stream: GenerationStream, outputs: Outputs) -> Outputs:
     await stream.begin()
     left = len(stream.output or ())
     stream.is_generating = True

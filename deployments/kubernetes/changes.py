@@ -22,7 +22,7 @@ SIZE = "-size"
 """The end of the name of the ConfigMap with the settings that depend on the number of nodes."""
 
 
-class Effect(StrEnum):
+class ChangeEffect(StrEnum):
     IN_PLACE = "in place"
     PATCH = "patch needed"
     NEW_CLUSTER = "new cluster"
@@ -34,7 +34,7 @@ class Effect(StrEnum):
 class Change:
     """`command`: what has to be run besides `kubectl apply`."""
 
-    effect: Effect
+    effect: ChangeEffect
     what: str
     command: str | None = None
 
@@ -52,7 +52,7 @@ def _of_service(old: Manifest, new: Manifest) -> Iterator[Change]:
     before, after = old["spec"], new["spec"]
     for field in sorted({*before, *after} - {"rayClusterConfig"}):
         if before.get(field) != after.get(field):
-            yield Change(Effect.IN_PLACE, f"RayService: {field}")
+            yield Change(ChangeEffect.IN_PLACE, f"RayService: {field}")
     running, wanted = before["rayClusterConfig"], after["rayClusterConfig"]
     groups = running.get("workerGroupSpecs") or []
     first = {**wanted, "workerGroupSpecs": (wanted.get("workerGroupSpecs") or [])[: len(groups)]}
@@ -60,19 +60,19 @@ def _of_service(old: Manifest, new: Manifest) -> Iterator[Change]:
         yield from _passed_over(new, running, wanted)
     elif compared(running) == compared(first):
         names = [str(group["groupName"]) for group in wanted["workerGroupSpecs"][len(groups) :]]
-        yield Change(Effect.IN_PLACE, f"new groups at the end: {', '.join(names)}")
+        yield Change(ChangeEffect.IN_PLACE, f"new groups at the end: {', '.join(names)}")
     else:
         yield Change(_effect(after), _second_cluster(after, compared(running), compared(wanted)))
 
 
-def _effect(spec: Mapping[str, Any]) -> Effect:
-    return Effect.LEFT if (spec.get("upgradeStrategy") or {}).get("type") == "None" else Effect.NEW_CLUSTER
+def _effect(spec: Mapping[str, Any]) -> ChangeEffect:
+    return ChangeEffect.LEFT if (spec.get("upgradeStrategy") or {}).get("type") == "None" else ChangeEffect.NEW_CLUSTER
 
 
 def _second_cluster(spec: Mapping[str, Any], running: Any, wanted: Any) -> str:
     paths = list(_differing(running, wanted))
     named = ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
-    if _effect(spec) is Effect.LEFT:
+    if _effect(spec) is ChangeEffect.LEFT:
         return f"{named}: nothing changes until you delete the RayCluster (upgradeStrategy: None)"
     return f"{named}: a second cluster starts, with as many nodes again; clients move to it when it serves everything"
 
@@ -116,7 +116,7 @@ def _passed_over(service: Manifest, running: Mapping[str, Any], wanted: Mapping[
         for name, pointer, was, now in fields:
             if was.get(name) != now.get(name):
                 change = f"from {_short(was.get(name))} to {_short(now.get(name))}, which KubeRay passes over"
-                yield Change(Effect.PATCH, f"{where}: {name}, {change}", _patch(service, pointer, now.get(name)))
+                yield Change(ChangeEffect.PATCH, f"{where}: {name}, {change}", _patch(service, pointer, now.get(name)))
 
 
 def _short(value: object) -> str:
@@ -151,17 +151,17 @@ def _of_others(before: Mapping[_Name, Manifest], after: Mapping[_Name, Manifest]
         where = f"{kind} {name}"
         delete = f"kubectl{f' -n {namespace}' if namespace else ''} delete {kind.lower()} {name}"
         if key not in before:
-            yield Change(Effect.IN_PLACE, f"{where} is new")
+            yield Change(ChangeEffect.IN_PLACE, f"{where} is new")
         elif key not in after:
             if "ttlSecondsAfterFinished" not in before[key].get("spec", {}):
-                yield Change(Effect.LEFT, f"{where} stays unless you delete it", delete)
+                yield Change(ChangeEffect.LEFT, f"{where} stays unless you delete it", delete)
         elif before[key] != after[key]:
             if fields := list(_immutable(before[key], after[key])):
-                yield Change(Effect.REFUSED, f"{where}: {', '.join(fields)} cannot be changed; first", delete)
+                yield Change(ChangeEffect.REFUSED, f"{where}: {', '.join(fields)} cannot be changed; first", delete)
             elif kind == "ConfigMap" and name.endswith(SIZE):
-                yield Change(Effect.IN_PLACE, f"{where}, for pods that start from now on")
+                yield Change(ChangeEffect.IN_PLACE, f"{where}, for pods that start from now on")
             else:
-                yield Change(Effect.IN_PLACE, where)
+                yield Change(ChangeEffect.IN_PLACE, where)
 
 
 _MUTABLE: Mapping[str, frozenset[str]] = {

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from app.internal_api import ROUTER
 from deployments.local.environment import TOKEN
-from deployments.local.processes import LaunchError, Run, Unanswered
+from deployments.local.processes import LaunchError, Run, Unresponsive
 
 _PATH = "/api/serve/applications/"
 _TIMEOUT_S = 30.0
@@ -59,7 +59,7 @@ class _StillStarting(LaunchError):
 
 
 def read(run: Run) -> Instance:
-    """The running Serve instance. Raises Unanswered if the dashboard cannot be reached."""
+    """The running Serve instance. Raises Unresponsive if the dashboard cannot be reached."""
     answer = _call(run, "GET")
     applications = {name: _application(name, item) for name, item in (answer.get("applications") or {}).items()}
     return Instance(applications, _router_config(answer))
@@ -80,13 +80,13 @@ def deploy(run: Run, document: Mapping[str, Any], *, wait_s: float = 0.0) -> Non
 
     Waits up to `wait_s` for a dashboard that is still starting, and as long again for Serve.
 
-    Raises LaunchError with Serve's reason, Unanswered if the dashboard cannot be reached.
+    Raises LaunchError with Serve's reason, Unresponsive if the dashboard cannot be reached.
     """
     deadline = time.monotonic() + wait_s
     while True:
         try:
             _call(run, "PUT", json.dumps(document).encode(), max(wait_s, _TIMEOUT_S))
-        except (Unanswered, _StillStarting):
+        except (Unresponsive, _StillStarting):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
@@ -103,7 +103,7 @@ def _call(run: Run, method: str, body: bytes | None = None, timeout_s: float = _
         response = connection.getresponse()
         text = response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
-        raise Unanswered(f"Ray's dashboard at {run.dashboard} does not answer ({error})") from None
+        raise Unresponsive(f"Ray's dashboard at {run.dashboard} does not answer ({error})") from None
     finally:
         connection.close()
     if response.status != 200:

@@ -34,7 +34,7 @@ from deployments.local.processes import (
     HOST,
     LaunchError,
     Stopped,
-    Unanswered,
+    Unresponsive,
     free_ports,
     handle_signals,
     is_free,
@@ -174,7 +174,7 @@ def _start(document: Mapping[str, Any], run: processes.Run, stop: threading.Even
     display.step("Starting Ray Serve")
     try:
         run_in_background(partial(dashboard.deploy, run, applied, wait_s=DASHBOARD_S), stop)
-    except Unanswered as error:  # not the answer to a command: this is the run that it would ask for
+    except Unresponsive as error:  # not the answer to a command: this is the run that it would ask for
         raise LaunchError(f"Serve did not start within {DASHBOARD_S:.0f} s: {error}") from None
     wait_until_ready(document, run, stop, display)
 

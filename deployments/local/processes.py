@@ -50,7 +50,7 @@ class NotRunning(LaunchError):
     """This installation runs no application."""
 
 
-class Unanswered(NotRunning):
+class Unresponsive(NotRunning):
     """A part of this installation's run does not answer. The text names the part and the reason, without a remedy."""
 
 

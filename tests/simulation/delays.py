@@ -25,7 +25,7 @@ from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
 from app.experiments.storage.columns import Tables
 from app.exposures.exposure import Arrival, Exposure
-from app.exposures.plans import Scope, plan_of, plans_of, scopes
+from app.exposures.plans import RecordingScope, plan_of, plans_of, scopes
 from app.exposures.wire import (
     Failure,
     FinishCode,
@@ -289,7 +289,7 @@ def undivided(weight: int) -> dict[str, Any]:
     return config
 
 
-def _whole(scope: Scope, arm: int, seq: int) -> Exposure:
+def _whole(scope: RecordingScope, arm: int, seq: int) -> Exposure:
     """A request for a whole answer."""
     arrival = Arrival(
         request_id=str(seq),

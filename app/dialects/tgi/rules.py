@@ -18,7 +18,7 @@ from app.errors import Unprocessable
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ParameterRule:
     """Rejects `field` with `message` when `when` is true of the request.
 
     `{given}` in the message is the field's value, for a list its length.
@@ -47,95 +47,95 @@ def _not_between_0_and_1(value: float | None) -> bool:
     return value is not None and not 0 < value < 1
 
 
-RULES: Sequence[Rule] = (
-    Rule(
+RULES: Sequence[ParameterRule] = (
+    ParameterRule(
         "best_of",
         when=lambda p, style: _outside(1, p.best_of, MAX_BEST_OF),
         message=f"`best_of` must be > 0 and <= {MAX_BEST_OF}. Given: {{given}}",
     ),
-    Rule(
+    ParameterRule(
         "best_of",
         when=lambda p, style: p.best_of != 1 and style.stream,
         message="`best_of` != 1 is not supported when streaming tokens",
     ),
-    Rule(
+    ParameterRule(
         "decoder_input_details",
         when=lambda p, style: p.decoder_input_details and style.stream,
         message="`decoder_input_details` == true is not supported when streaming tokens",
     ),
-    Rule(
+    ParameterRule(
         "best_of",
         when=lambda p, style: p.best_of != 1 and not samples(p, style),
         message="you must use sampling when `best_of` is > 1",
     ),
-    Rule(
+    ParameterRule(
         "temperature",
         when=lambda p, style: _not_positive(p.temperature),
         message="`temperature` must be strictly positive",
     ),
-    Rule(
+    ParameterRule(
         "repetition_penalty",
         when=lambda p, style: _not_positive(p.repetition_penalty),
         message="`repetition_penalty` must be strictly positive",
     ),
-    Rule(
+    ParameterRule(
         "frequency_penalty",
         when=lambda p, style: _outside(-2, p.frequency_penalty, 2),
         message="`frequency_penalty` must be >= -2.0 and <= 2.0",
     ),
-    Rule(
+    ParameterRule(
         "top_p",
         when=lambda p, style: _not_between_0_and_1(p.top_p),
         message="`top_p` must be > 0.0 and < 1.0",
     ),
-    Rule(
+    ParameterRule(
         "typical_p",
         when=lambda p, style: (
             _not_between_0_and_1(p.typical_p) and not (p.typical_p == 1 and style.profile.typical_p_1_is_off)
         ),
         message="`typical_p` must be > 0.0 and < 1.0",
     ),
-    Rule(
+    ParameterRule(
         "top_k",
         when=lambda p, style: _not_positive(p.top_k),
         message="`top_k` must be strictly positive",
     ),
-    Rule(
+    ParameterRule(
         "top_k",
         when=lambda p, style: _outside(1, p.top_k, MAX_TOP_K),
         message=f"`top_k` must be <= {MAX_TOP_K}. Given: {{given}}",
     ),
-    Rule(
+    ParameterRule(
         "max_new_tokens",
         when=lambda p, style: _not_positive(p.max_new_tokens),
         message="`max_new_tokens` must be strictly positive",
     ),
-    Rule(
+    ParameterRule(
         "max_new_tokens",
         when=lambda p, style: _outside(1, p.max_new_tokens, MAX_NEW_TOKENS),
         message=f"`max_new_tokens` must be <= {MAX_NEW_TOKENS}. Given: {{given}}",
     ),
-    Rule(
+    ParameterRule(
         "stop",
         when=lambda p, style: len(p.stop) > MAX_STOP_SEQUENCES,
         message=f"`stop` supports up to {MAX_STOP_SEQUENCES} stop sequences. Given: {{given}}",
     ),
-    Rule(
+    ParameterRule(
         "stop",
         when=lambda p, style: "" in p.stop,
         message="`stop` must not hold an empty stop sequence",
     ),
-    Rule(
+    ParameterRule(
         "seed",
         when=lambda p, style: p.seed is not None and p.best_of != 1,
         message="`seed` must not be set when `best_of` > 1",
     ),
-    Rule(
+    ParameterRule(
         "seed",
         when=lambda p, style: _outside(0 if style.is_tgi else 1, p.seed, MAX_SEED),
         message=f"`seed` must be > 0 and <= {MAX_SEED}. Given: {{given}}",
     ),
-    Rule(
+    ParameterRule(
         "top_n_tokens",
         when=lambda p, style: _outside(0, p.top_n_tokens, MAX_TOP_N_TOKENS),
         message=f"`top_n_tokens` must be >= 0 and <= {MAX_TOP_N_TOKENS}. Given: {{given}}",

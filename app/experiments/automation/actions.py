@@ -15,7 +15,7 @@ from typing import Any
 from app.config.endpoints import MAX_REASON
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.control_plane import Authorship, ControlPlane, Wanted, change_plan
+from app.control_plane import Authorship, ControlPlane, WantedPlan, change_plan
 from app.errors import Conflict, PreconditionFailed, SwitchyardError
 from app.experiments.automation.decisions import automation_status, decided, foreseen, next_sentence
 from app.experiments.automation.machine import MAX_TRANSITIONS, Transition, next_transition
@@ -58,7 +58,7 @@ async def carry_out(control: ControlPlane, change: TrafficChange, now: float) ->
     """
     intent, endpoint = change.intent, change.section.endpoint
 
-    def check(config: Config) -> Wanted:
+    def check(config: Config) -> WantedPlan:
         plan, traffic = config.endpoints[endpoint].plan, config.endpoints[endpoint].traffic
         if not set(change.section.arms) <= set(traffic):
             raise Conflict(_GONE)
@@ -70,7 +70,7 @@ async def carry_out(control: ControlPlane, change: TrafficChange, now: float) ->
         # A treatment that is rolled back loses running conversations, too, permanently.
         rolled_back = intent.treatments if intent.kind == "rollback" else []
         withdrawn = dict.fromkeys(rolled_back, change.section.control)
-        return Wanted({**traffic, **arms}, plan.overrides, reason=intent.reason[:MAX_REASON], withdrawn=withdrawn)
+        return WantedPlan({**traffic, **arms}, plan.overrides, reason=intent.reason[:MAX_REASON], withdrawn=withdrawn)
 
     author = Authorship(intent.by, now, change.generation + 1)
     try:

@@ -31,7 +31,7 @@ from app.experiments.storage.store import open_store
 from app.exposures.exposure import Arrival, Exposure
 from app.exposures.identity import secret_of
 from app.exposures.log import Ledger, RequestEnd
-from app.exposures.plans import Scope
+from app.exposures.plans import RecordingScope
 from app.exposures.uploader import Sender
 from app.request_recordings.recorder import RecordedRequest
 from app.routing.traffic import DEPLOYMENT_HEADER
@@ -270,7 +270,7 @@ class Replay:
             lines.append(f"The server refused requests: {counts}. They count for no metric of time")
         return lines
 
-    async def _send_all(self, ledger: Ledger, scope: Scope) -> None:
+    async def _send_all(self, ledger: Ledger, scope: RecordingScope) -> None:
         random, slots = Random(self.seed), asyncio.Semaphore(self.concurrency)
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
         async with (
@@ -293,7 +293,7 @@ class Replay:
         self,
         client: ReplayClient,
         ledger: Ledger,
-        scope: Scope,
+        scope: RecordingScope,
         number: int,
         request: ReplayRequest,
         arms: Sequence[str],
@@ -308,7 +308,7 @@ class Replay:
         self,
         client: ReplayClient,
         ledger: Ledger,
-        scope: Scope,
+        scope: RecordingScope,
         number: int,
         request: ReplayRequest,
         arm: str,

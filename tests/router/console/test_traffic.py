@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from playwright.async_api import Locator, Page, Route, expect
 
-from app.activity.report import PERIOD_S, ArmCounts, PeriodCounts, Report
+from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts
 from app.control_plane import Replicas
 from app.errors import Unavailable
 from app.server.overview_document import endpoints_document
@@ -486,7 +486,7 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
         )
         for ago in range(6 * 3600, 600, -60)
     ]
-    managed.controller.activity.board.take(Report("router", 0, [], periods), now)
+    managed.controller.activity.board.take(ActivityReport("router", 0, [], periods), now)
     page, _ = await open_page(managed.url, width=width, scheme=scheme)
     await page.goto("/ui#/traffic")
     chat = page.get_by_role("region", name="chat", exact=True)

@@ -16,7 +16,7 @@ from app.control_plane import (
     Applied,
     Authorship,
     Delivery,
-    Wanted,
+    WantedPlan,
     change_plan,
     change_traffic,
     delivery_seen,
@@ -136,7 +136,7 @@ def plan_id(control: MemoryControl) -> str:
     return plan_of("chat", endpoint(control)).id
 
 
-async def change(control: MemoryControl, wanted: Wanted, at: float = 1000.0, least: int = 1) -> None:
+async def change(control: MemoryControl, wanted: WantedPlan, at: float = 1000.0, least: int = 1) -> None:
     await change_plan(control, "chat", check=lambda config: wanted, author=Authorship("alice", at, least))
     control.deliver()
 
@@ -145,11 +145,11 @@ GREEN = Override(unit="00000000000000ab", deployment="green")
 
 
 async def test_every_change_is_the_next_generation(control: MemoryControl) -> None:
-    await change(control, Wanted(MOVED, (GREEN,), reason="a try"))
+    await change(control, WantedPlan(MOVED, (GREEN,), reason="a try"))
     plan = endpoint(control).plan
     said = {"generation": 1, "overrides": (GREEN,), "by": "alice", "reason": "a try", "since": 1000.0}
     assert plan == PlanSettings(**said, earlier=(EarlierWeights(weights=SEEN, until=2800.0),))
-    await change(control, Wanted(SEEN, (GREEN,)), least=7)
+    await change(control, WantedPlan(SEEN, (GREEN,)), least=7)
     assert (endpoint(control).plan.generation, endpoint(control).plan.reason) == (7, None)
     await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     plan = endpoint(control).plan
@@ -157,22 +157,22 @@ async def test_every_change_is_the_next_generation(control: MemoryControl) -> No
 
 
 async def test_the_same_plan_again_is_the_same_generation(control: MemoryControl) -> None:
-    for wanted in (Wanted(SEEN), Wanted(SEEN, reason="again")):
+    for wanted in (WantedPlan(SEEN), WantedPlan(SEEN, reason="again")):
         await change(control, wanted)
     assert (control.replaced, plan_id(control)[0]) == (0, "0")
     for at in (1000.0, 1500.0):
-        await change(control, Wanted(MOVED, (GREEN,), ttl_s=3600.0), at)
+        await change(control, WantedPlan(MOVED, (GREEN,), ttl_s=3600.0), at)
     assert control.replaced == 1
     expires = endpoint(control).plan.expires
     assert expires is not None
     assert expires.at == 4600.0, "a repeated request does not move the end"
-    await change(control, Wanted(MOVED, (GREEN,), ttl_s=7200.0), at=1500.0)
-    await change(control, Wanted(MOVED, (GREEN,)))
+    await change(control, WantedPlan(MOVED, (GREEN,), ttl_s=7200.0), at=1500.0)
+    await change(control, WantedPlan(MOVED, (GREEN,)))
     assert (endpoint(control).plan.generation, endpoint(control).plan.expires) == (3, None)
 
 
 documents = st.builds(
-    lambda blue, overridden, ttl_s: Wanted({"blue": blue, "green": 100 - blue}, (GREEN,) * overridden, ttl_s),
+    lambda blue, overridden, ttl_s: WantedPlan({"blue": blue, "green": 100 - blue}, (GREEN,) * overridden, ttl_s),
     st.sampled_from([0, 50, 90]),
     st.booleans(),
     st.sampled_from([None, 60.0]),
@@ -180,7 +180,7 @@ documents = st.builds(
 
 
 @given(st.lists(documents, max_size=12))
-def test_generations_count_the_documents_that_differ_from_the_one_before(them: list[Wanted]) -> None:
+def test_generations_count_the_documents_that_differ_from_the_one_before(them: list[WantedPlan]) -> None:
     async def made() -> tuple[list[tuple[int, str]], int]:
         control, found = MemoryControl(copy.deepcopy(DATA), parse), list[tuple[int, str]]()
         for number, wanted in enumerate(them):
@@ -190,7 +190,7 @@ def test_generations_count_the_documents_that_differ_from_the_one_before(them: l
         return found, control.replaced
 
     found, replaced = asyncio.run(made())
-    pairs = pairwise([Wanted(SEEN), *them])
+    pairs = pairwise([WantedPlan(SEEN), *them])
     differing = sum(one != other for one, other in pairs)
     assert replaced == differing == (found[-1][0] if found else 0)
     assert len({id for _, id in found}) == len({generation for generation, _ in found})
@@ -198,22 +198,22 @@ def test_generations_count_the_documents_that_differ_from_the_one_before(them: l
 
 
 async def test_a_check_that_refuses_changes_nothing(control: MemoryControl) -> None:
-    def refuse(config: Config) -> Wanted:
+    def refuse(config: Config) -> WantedPlan:
         raise BadRequest("no")
 
     with pytest.raises(BadRequest, match="no"):
         await change_plan(control, "chat", check=refuse, author=ALICE)
     with pytest.raises(Conflict, match="has changed in the meantime"):
         await change_plan(control, "gone", check=refuse, author=ALICE)
-    await change_plan(control, "chat", check=lambda config: Wanted(MOVED), author=ALICE)
+    await change_plan(control, "chat", check=lambda config: WantedPlan(MOVED), author=ALICE)
     with pytest.raises(Conflict, match="in progress"):
-        await change_plan(control, "chat", check=lambda config: Wanted(SEEN), author=ALICE)
+        await change_plan(control, "chat", check=lambda config: WantedPlan(SEEN), author=ALICE)
     assert control.replaced == 1
 
 
 async def test_a_temporary_plan_ends_in_the_one_before(control: MemoryControl) -> None:
-    await change(control, Wanted(SEEN, (GREEN,)))
-    await change(control, Wanted(MOVED, ttl_s=60.0, reason="a try"), at=1000.0)
+    await change(control, WantedPlan(SEEN, (GREEN,)))
+    await change(control, WantedPlan(MOVED, ttl_s=60.0, reason="a try"), at=1000.0)
     for now in (1000.0, 1059.9):
         assert await restore_expired(control, now) == parse(control.config)
     assert control.replaced == 2
@@ -230,20 +230,20 @@ async def test_a_temporary_plan_ends_in_the_one_before(control: MemoryControl) -
 
 async def test_nothing_temporary_becomes_lasting_by_itself(control: MemoryControl) -> None:
     for share in (50, 20):
-        await change(control, Wanted({"blue": share, "green": 100 - share}, ttl_s=60.0))
+        await change(control, WantedPlan({"blue": share, "green": 100 - share}, ttl_s=60.0))
     await restore_expired(control, 1060.0)
     assert endpoint(control).traffic == SEEN
 
 
 @pytest.mark.parametrize("after", ["traffic", "plan", "file"])
 async def test_another_change_cancels_the_end(control: MemoryControl, after: str) -> None:
-    await change(control, Wanted(MOVED, ttl_s=60.0))
+    await change(control, WantedPlan(MOVED, ttl_s=60.0))
     between = {"blue": 40, "green": 60}
     if after == "traffic":
         await change_traffic(control, "chat", seen=MOVED, wanted=between, author=ALICE)
         control.deliver()
     elif after == "plan":
-        await change(control, Wanted(between))
+        await change(control, WantedPlan(between))
     else:
         control.config = with_traffic(DATA, "chat", between)
     await restore_expired(control, 9999.0)
@@ -253,7 +253,7 @@ async def test_another_change_cancels_the_end(control: MemoryControl, after: str
 async def test_an_end_waits_for_the_update_in_progress_and_yields_to_a_change_in_between(
     control: MemoryControl,
 ) -> None:
-    await change(control, Wanted(MOVED, ttl_s=60.0))
+    await change(control, WantedPlan(MOVED, ttl_s=60.0))
     await change_traffic(control, "other", seen={"blue": 100}, wanted={"blue": 50, "green": 50}, author=ALICE)
     await restore_expired(control, 2000.0)
     assert endpoint(control).traffic == MOVED
@@ -302,7 +302,7 @@ def chat_endpoint(**fields: Any) -> Endpoint:
 def changed(endpoint: Endpoint, *weights: Mapping[str, int], **more: Any) -> list[tuple[Mapping[str, int], float]]:
     """The earlier weights after these changes, ten seconds apart, and until when they count."""
     for number, wanted in enumerate(weights):
-        endpoint = planned(endpoint, Wanted(wanted, **more), Authorship("alice", 1000.0 + 10 * number))
+        endpoint = planned(endpoint, WantedPlan(wanted, **more), Authorship("alice", 1000.0 + 10 * number))
     return [(dict(it.weights), it.until) for it in endpoint.plan.earlier]
 
 
@@ -331,24 +331,24 @@ def test_beyond_the_bound_the_oldest_weights_are_dropped() -> None:
 
 def test_a_deployment_stays_withdrawn_until_it_has_a_share_again() -> None:
     withdrawn = {"blue": "green"}
-    out = planned(chat_endpoint(), Wanted(MOVED, withdrawn=withdrawn), Authorship("alice", 1000.0))
+    out = planned(chat_endpoint(), WantedPlan(MOVED, withdrawn=withdrawn), Authorship("alice", 1000.0))
     assert out.plan.withdrawn == withdrawn
-    still = planned(out, Wanted(MOVED, (GREEN,)), Authorship("alice", 1010.0))
+    still = planned(out, WantedPlan(MOVED, (GREEN,)), Authorship("alice", 1010.0))
     assert still.plan.withdrawn == withdrawn
-    assert planned(out, Wanted(HALF), Authorship("alice", 1010.0)).plan.withdrawn == {}
-    assert planned(out, Wanted(MOVED, (GREEN,)), Authorship("alice", 2000.0)).plan.withdrawn == {}, (
+    assert planned(out, WantedPlan(HALF), Authorship("alice", 1010.0)).plan.withdrawn == {}
+    assert planned(out, WantedPlan(MOVED, (GREEN,)), Authorship("alice", 2000.0)).plan.withdrawn == {}, (
         "no conversation is pinned"
     )
 
 
 def test_a_conversation_that_left_a_withdrawn_deployment_does_not_go_back_when_it_has_a_share_again() -> None:
-    out = planned(chat_endpoint(), Wanted(MOVED, withdrawn={"blue": "green"}), Authorship("alice", 1000.0))
-    again = planned(out, Wanted(SEEN), Authorship("alice", 1010.0))
+    out = planned(chat_endpoint(), WantedPlan(MOVED, withdrawn={"blue": "green"}), Authorship("alice", 1000.0))
+    again = planned(out, WantedPlan(SEEN), Authorship("alice", 1010.0))
     assert [(dict(it.weights), it.withdrawn) for it in again.plan.earlier] == [
         (SEEN, {"blue": "green"}),
         (MOVED, {}),
     ]
-    then = planned(again, Wanted(HALF), Authorship("alice", 1020.0))
+    then = planned(again, WantedPlan(HALF), Authorship("alice", 1020.0))
     assert (SEEN, {}) in [(dict(it.weights), it.withdrawn) for it in then.plan.earlier], (
         "conversations started since stay on blue"
     )

@@ -21,7 +21,16 @@ from app.activity.board import (
     Board,
     Wanted,
 )
-from app.activity.report import PERIOD_S, ArmCounts, CallerCounts, ListedRequest, PeriodCounts, Report, decode, encode
+from app.activity.report import (
+    PERIOD_S,
+    ActivityReport,
+    ArmCounts,
+    CallerCounts,
+    ListedRequest,
+    PeriodCounts,
+    decode,
+    encode,
+)
 
 NOW = 1_800_000_000.0
 BOUNDS = [0.1, 1.0, math.inf]
@@ -43,8 +52,10 @@ def request(number: int = 0, **fields: object) -> ListedRequest:
     return msgspec.convert(values | fields, ListedRequest)
 
 
-def report(requests: Sequence[ListedRequest] = (), *periods: PeriodCounts, router: str = "a", first: int = 0) -> Report:
-    return decode(encode(Report(router, first, list(requests), list(periods))))
+def report(
+    requests: Sequence[ListedRequest] = (), *periods: PeriodCounts, router: str = "a", first: int = 0
+) -> ActivityReport:
+    return decode(encode(ActivityReport(router, first, list(requests), list(periods))))
 
 
 def period(at: float, *arms: ArmCounts, callers: Sequence[CallerCounts] = (), **used: float) -> PeriodCounts:
@@ -179,7 +190,7 @@ def test_what_runs_is_what_each_router_reported_last_for_as_long_as_it_is_heard(
     for router, numbers, passed in sent:
         now += passed
         running = [request(number, id=f"{router}{number}", status=0, running=True) for number in numbers]
-        board.take(decode(encode(Report(router, 0, [], [], running))), now)
+        board.take(decode(encode(ActivityReport(router, 0, [], [], running))), now)
         last[router] = (now, {one.id for one in running})
     found = board.requests(Wanted(), now)
     expected = {id for at, ids in last.values() if now - at < SILENT_S for id in ids}
@@ -195,7 +206,7 @@ def test_running_requests_are_bounded() -> None:
     board = Board()
     for router in range(MOST_RUNNING // 50):
         running = [request(number, id=f"{router}-{number}", running=True) for number in range(100)]
-        board.take(Report(f"r{router}", 0, [], [], running), NOW)
+        board.take(ActivityReport(f"r{router}", 0, [], [], running), NOW)
     assert board.requests(Wanted(), NOW)["running"] <= MOST_RUNNING
 
 

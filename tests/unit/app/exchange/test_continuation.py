@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Broken, Incomplete, UpstreamError
-from app.exchange.continuation import Continuation
+from app.exchange.continuation import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER
 from app.upstream.client import EngineLost
 from tests.support.engine.marked import FAILED, Group, grouped, rest
@@ -23,13 +23,13 @@ def wire(groups: list[Group]) -> bytes:
     return b"".join(group.marked for group in groups)
 
 
-def fed(continuation: Continuation, data: bytes, points: list[float]) -> bytes:
+def fed(continuation: DeliveredStream, data: bytes, points: list[float]) -> bytes:
     """What the continuation passes on of an engine's bytes, cut at these points."""
     edges = sorted({0, len(data), *(int(point * len(data)) for point in points)})
     return b"".join(continuation.feed(data[start:end]) for start, end in pairwise(edges))
 
 
-def successor(continuation: Continuation, groups: list[Group]) -> list[Group]:
+def successor(continuation: DeliveredStream, groups: list[Group]) -> list[Group]:
     """What the next engine sends, by the request that it gets."""
     asked = continuation.headers()[CONTINUATION_HEADER]
     continuation.begin(MARKED)
@@ -41,7 +41,7 @@ def test_a_stream_cut_at_any_byte_goes_on_as_if_nothing_had_happened(conversatio
     groups = grouped(conversation.upstream)
     whole = wire(groups)
     for cut in range(len(whole) + 1):
-        continuation = Continuation()
+        continuation = DeliveredStream()
         continuation.begin(MARKED)
         passed = fed(continuation, whole[:cut], [0.5])
         if not passed.endswith(groups[-1].events):
@@ -56,7 +56,7 @@ def test_a_stream_cut_at_any_byte_goes_on_as_if_nothing_had_happened(conversatio
 def test_any_number_of_engines_and_any_chunking_give_the_client_the_same(
     conversation: Conversation, cuts: list[float], points: list[float]
 ) -> None:
-    groups, stream, continuation = grouped(conversation.upstream), open_stream(conversation), Continuation()
+    groups, stream, continuation = grouped(conversation.upstream), open_stream(conversation), DeliveredStream()
     sent = b""
     for cut in (*cuts, 1):
         data = wire(successor(continuation, groups))
@@ -69,7 +69,7 @@ def test_any_number_of_engines_and_any_chunking_give_the_client_the_same(
 
 def test_tokens_without_events_are_a_sign_of_life() -> None:
     signs: list[int] = []
-    continuation = Continuation()
+    continuation = DeliveredStream()
     continuation.silent = lambda: signs.append(len(continuation.tokens))
     continuation.begin(MARKED)
     parts = [b"data: a\n\n:t 1\n\n", b":t 2\n\n", b":t 3,4\n\n", b":t \n\n", b"data: b", b"\n\n:t 5\n\n"]
@@ -78,7 +78,7 @@ def test_tokens_without_events_are_a_sign_of_life() -> None:
 
 
 def test_the_first_call_asks_for_marks_and_the_next_has_the_ids() -> None:
-    continuation = Continuation()
+    continuation = DeliveredStream()
     assert (continuation.headers(), continuation.tail()) == ({CONTINUATION_HEADER: "new"}, b"")
     continuation.begin(MARKED)
     assert continuation.feed(b"data: head\n\n:t \n\n") == b"data: head\n\n"
@@ -92,21 +92,21 @@ def test_the_first_call_asks_for_marks_and_the_next_has_the_ids() -> None:
 
 
 def test_a_stream_that_no_engine_has_begun_is_asked_for_anew() -> None:
-    continuation = Continuation()
+    continuation = DeliveredStream()
     continuation.begin(MARKED)
     assert continuation.feed(b"data: he") == b""
     assert continuation.headers() == {CONTINUATION_HEADER: "new"}
 
 
 def test_a_stream_of_an_engine_that_does_not_mark_passes_as_it_is() -> None:
-    continuation = Continuation()
+    continuation = DeliveredStream()
     continuation.begin({})
     assert not continuation.is_marked
     assert continuation.feed(b"data: a") == b"data: a"
 
 
 def test_the_successors_time_is_the_first_engines() -> None:
-    continuation = Continuation()
+    continuation = DeliveredStream()
     continuation.begin(MARKED)
     first = b'data: {"created":11,"text":"\\"created\\":5"}\n\n'
     assert continuation.feed(first + b":t 5\n\n") == first
@@ -114,14 +114,14 @@ def test_the_successors_time_is_the_first_engines() -> None:
     assert continuation.feed(first.replace(b"11", b"99") + b":t 6\n\n:t 7\n\n") == first
 
 
-def failure(continuation: Continuation) -> UpstreamError | None:
+def failure(continuation: DeliveredStream) -> UpstreamError | None:
     with pytest.raises(EngineLost) as lost:
         continuation.end()
     return lost.value.failure
 
 
-def begun() -> Continuation:
-    continuation = Continuation()
+def begun() -> DeliveredStream:
+    continuation = DeliveredStream()
     continuation.begin(MARKED)
     assert continuation.feed(b"data: a\n\n:t 5\n\n") == b"data: a\n\n"
     return continuation

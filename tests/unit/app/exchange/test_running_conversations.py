@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from app.config.schema import Config, Endpoint, Sticky
-from app.control_plane import Authorship, Wanted, planned
+from app.control_plane import Authorship, WantedPlan, planned
 from app.experiments.contract.journal import JournalEntry, new_plans, replaced
 from app.experiments.controller import PinExchange
 from app.exposures.wire import Replaced, Stop
@@ -106,7 +106,7 @@ class RunningConversations(RuleBasedStateMachine):
 
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_plan_changes_the_weights(self, weights: Mapping[str, int]) -> None:
-        self._deliver(planned(self.endpoint, Wanted(weights), Authorship("boss", self.now)))
+        self._deliver(planned(self.endpoint, WantedPlan(weights), Authorship("boss", self.now)))
         self.every_conversation_takes_a_turn(0, 1, True)
 
     @rule(weights=st.sampled_from(WEIGHTS))
@@ -156,7 +156,7 @@ class RunningConversations(RuleBasedStateMachine):
         weights = dict(self.endpoint.traffic)
         weights[CONTROL] += weights[stop.deployment]
         weights[stop.deployment] = 0
-        wanted = Wanted(weights, withdrawn={stop.deployment: CONTROL})
+        wanted = WantedPlan(weights, withdrawn={stop.deployment: CONTROL})
         self._deliver(planned(self.endpoint, wanted, Authorship("controller", self.now)))
         self._exchange_with_controller()
 

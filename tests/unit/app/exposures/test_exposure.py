@@ -19,7 +19,7 @@ from app.errors import (
 )
 from app.exposures.exposure import MOST_CHECKED, Arrival, Exposure
 from app.exposures.identity import request_hash
-from app.exposures.plans import Scope
+from app.exposures.plans import RecordingScope
 from app.exposures.wire import Failure, FinishCode, LateKind, Plan
 
 PLAN = Plan("chat", "0-1", {"blue": 50, "green": 50})
@@ -34,7 +34,7 @@ ERROR = b'data: {"error": {"message": "out of memory", "code": 500}}\n\n'
 
 
 def exposure(*, stream: bool = True, slow: Any = (), answers: Any = (), unfinished: Any = ()) -> Exposure:
-    scope = Scope(PLAN, slow, answers, unfinished)
+    scope = RecordingScope(PLAN, slow, answers, unfinished)
     arrival = Arrival("req", None, "ann", "blue", "traffic", "openai", "chat", stream, 10, {}, time.perf_counter())
     return Exposure(scope, arrival, 1, 0, scope.first_due[stream])
 

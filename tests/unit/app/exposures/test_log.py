@@ -9,7 +9,7 @@ import pytest
 from app.config.schema import Config, parse
 from app.exposures.exposure import Arrival, ArrivalRecord, Exposure
 from app.exposures.log import AT_ONCE, MOST_ENTRIES, Ledger, OpenBatch, RequestEnd
-from app.exposures.plans import Scope
+from app.exposures.plans import RecordingScope
 from app.exposures.wire import (
     VERSION,
     Acknowledgement,
@@ -47,7 +47,7 @@ class Recorder:
 
     def __init__(self, **fields: Any) -> None:
         self.ledger = Ledger(lambda url: b"s" * 32)
-        self.scope: Scope = self.ledger.configure(config(**fields))["chat"]
+        self.scope: RecordingScope = self.ledger.configure(config(**fields))["chat"]
 
     def start(self, assigned: str = "blue", *, turn: int = 0, age: float = 0.0, **fields: Any) -> Exposure:
         given: dict[str, Any] = {"key": "ann", "reason": "sticky", "stream": True, **fields}

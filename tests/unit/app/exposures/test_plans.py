@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.config.schema import Config, parse
-from app.exposures.plans import NEVER, Scope, plan_of, plans_of, scopes
+from app.exposures.plans import NEVER, RecordingScope, plan_of, plans_of, scopes
 from tests.support.processes.project import ROOT
 
 EXPERIMENT: dict[str, Any] = {
@@ -67,7 +67,7 @@ def test_every_process_agrees_on_the_id(seed: str) -> None:
     assert said.stdout.strip() == plan_of("chat", here.endpoints["chat"]).id
 
 
-def recorded(config: Config, carried_until: Mapping[str, float] = {}) -> dict[str, Scope]:
+def recorded(config: Config, carried_until: Mapping[str, float] = {}) -> dict[str, RecordingScope]:
     """The scopes under the configuration's own plans."""
     return scopes(config, plans_of(config), carried_until)
 

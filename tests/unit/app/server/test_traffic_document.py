@@ -6,7 +6,7 @@ import pytest
 
 from app.config.endpoints import Override
 from app.config.schema import Config, parse
-from app.control_plane import Wanted
+from app.control_plane import WantedPlan
 from app.dialects.bodies import json_object_with_nulls
 from app.errors import BadRequest
 from app.exposures.identity import Hashes, own_key
@@ -26,7 +26,7 @@ def config(plan: dict[str, Any] | None = None, *, keys: bool = False, **endpoint
     return parse({"endpoints": {"chat": {**chat, **endpoint}}, "deployments": deployments, "access": access})
 
 
-def wanted(content: dict[str, Any], **endpoint: Any) -> Wanted:
+def wanted(content: dict[str, Any], **endpoint: Any) -> WantedPlan:
     return wanted_plan(content, "chat", config(**endpoint), UNIT, IDS.get, NOW)
 
 
@@ -38,8 +38,8 @@ def problems(content: dict[str, Any], **endpoint: Any) -> list[str]:
 
 
 def test_a_deployment_that_is_left_out_gets_0() -> None:
-    assert wanted({"weights": {"red": 100}}) == Wanted({"blue": 0, "green": 0, "red": 100})
-    assert wanted({"weights": {"blue": 100}, "ttl_s": 60, "reason": "why"}) == Wanted(
+    assert wanted({"weights": {"red": 100}}) == WantedPlan({"blue": 0, "green": 0, "red": 100})
+    assert wanted({"weights": {"blue": 100}, "ttl_s": 60, "reason": "why"}) == WantedPlan(
         {"blue": 100, "green": 0}, ttl_s=60, reason="why"
     )
 
@@ -85,7 +85,7 @@ def test_a_document_that_was_returned_can_be_sent_back() -> None:
     plan = {"overrides": [{"unit": ANN, "deployment": "green", "until": 5000.0}]}
     answer = plan_view("chat", config(plan).endpoints["chat"], with_units=True)
     again = {name: answer[name] for name in ("weights", "overrides", "reason")}
-    assert wanted_plan(again, "chat", config(plan), UNIT, IDS.get, NOW) == Wanted(
+    assert wanted_plan(again, "chat", config(plan), UNIT, IDS.get, NOW) == WantedPlan(
         {"blue": 90, "green": 10}, config(plan).endpoints["chat"].plan.overrides
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.config.schema import Timeouts
 from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut, Unanswered, Unavailable, Unreachable
-from app.exchange.continuation import Continuation
+from app.exchange.continuation import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED
 from app.upstream.client import Upstream
 from app.upstream.target import Target
@@ -177,7 +177,7 @@ async def test_a_successor_has_begun_with_its_first_token_which_may_have_no_even
         await begun.wait()
         writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(parts[2]), parts[2]))
 
-    groups, begun = Continuation([16]), asyncio.Event()
+    groups, begun = DeliveredStream([16]), asyncio.Event()
     async with serving(stream) as server:
         opened = upstream.stream(
             target(server.url), STREAMED, {}, request_id="1", timeouts=Timeouts(first_byte_s=5), groups=groups

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deployments.cli.main import main
 from deployments.kubernetes import chart
-from deployments.kubernetes.changes import Change, Effect, changes, compared
+from deployments.kubernetes.changes import Change, ChangeEffect, changes, compared
 from deployments.kubernetes.manifests import Manifest, ray_service
 
 LLAMA = {"name": "llama", "source": "hf:acme/llama@v1", "gpu": "L4", "replicas": "1-4", "share": 90}
@@ -35,44 +35,50 @@ def first(**changed: Any) -> dict[str, Any]:
     return {"models": [LLAMA | changed, QWEN]}
 
 
-DOCUMENTED: list[tuple[dict[str, Any], set[Effect], str]] = [
-    ({"models": [LLAMA | {"share": 50}, QWEN | {"share": 50}]}, {Effect.IN_PLACE}, "serveConfigV2"),
-    (first(source="hf:acme/llama@v2"), {Effect.IN_PLACE}, "Job sy-weights-"),
+DOCUMENTED: list[tuple[dict[str, Any], set[ChangeEffect], str]] = [
+    ({"models": [LLAMA | {"share": 50}, QWEN | {"share": 50}]}, {ChangeEffect.IN_PLACE}, "serveConfigV2"),
+    (first(source="hf:acme/llama@v2"), {ChangeEffect.IN_PLACE}, "Job sy-weights-"),
     (
         {"models": [LLAMA, QWEN, QWEN | {"name": "more", "share": 0, "replicas": "0-1"}]},
-        {Effect.PATCH, Effect.IN_PLACE},
+        {ChangeEffect.PATCH, ChangeEffect.IN_PLACE},
         "serveConfigV2",
     ),
     (
         {"models": [LLAMA, QWEN, QWEN | {"name": "big", "share": 0, "gpu": "H100"}]},
-        {Effect.IN_PLACE},
+        {ChangeEffect.IN_PLACE},
         "new groups at the end: gpu-h100",
     ),
     (
         {"models": [QWEN | {"name": "big", "share": 0, "gpu": "H100"}, LLAMA, QWEN]},
-        {Effect.NEW_CLUSTER, Effect.IN_PLACE},
+        {ChangeEffect.NEW_CLUSTER, ChangeEffect.IN_PLACE},
         "workerGroupSpecs (gpu-h100)",
     ),
-    (first(replicas="1-5"), {Effect.PATCH, Effect.IN_PLACE}, "group gpu-l4: maxReplicas, from"),
-    (first(replicas="1-400"), {Effect.PATCH, Effect.IN_PLACE}, "ConfigMap sy-size, for pods that start"),
-    ({"nodes": {"L4": {"tolerations": [{"key": "gpus", "operator": "Exists"}]}}}, {Effect.PATCH}, "tolerations"),
-    ({"image": {"tag": "0.1.1"}}, {Effect.NEW_CLUSTER}, ".image"),
-    ({"engineImage": {"tag": "0.1.1"}}, {Effect.NEW_CLUSTER}, "workerGroupSpecs[gpu-l4].template.spec.containers"),
-    ({"upgrade": "NewClusterWithIncrementalUpgrade"}, {Effect.IN_PLACE}, "RayService: upgradeStrategy"),
-    ({"nodes": {"L4": {"memory": "32Gi"}}}, {Effect.NEW_CLUSTER}, "memory"),
-    ({"cloud": "gke"}, {Effect.NEW_CLUSTER}, "nodeSelector"),
-    ({"upgrade": "None"}, {Effect.IN_PLACE}, "upgradeStrategy"),
-    ({"redis": {"size": "4Gi"}}, {Effect.REFUSED}, "spec.volumeClaimTemplates"),
-    ({"operatorNamespace": "operators"}, {Effect.IN_PLACE}, "NetworkPolicy"),
-    ({"weights": {"size": "200Gi"}}, {Effect.IN_PLACE}, "PersistentVolumeClaim sy-weights"),
-    ({"weights": {"size": "50Gi"}}, {Effect.REFUSED}, "the size, from 100Gi to 50Gi,"),
-    ({"weights": {"storageClass": "nfs"}}, {Effect.REFUSED}, "spec.storageClassName"),
-    ({"host": "models.acme.com"}, {Effect.IN_PLACE}, "HTTPRoute sy is new"),
+    (first(replicas="1-5"), {ChangeEffect.PATCH, ChangeEffect.IN_PLACE}, "group gpu-l4: maxReplicas, from"),
+    (first(replicas="1-400"), {ChangeEffect.PATCH, ChangeEffect.IN_PLACE}, "ConfigMap sy-size, for pods that start"),
+    ({"nodes": {"L4": {"tolerations": [{"key": "gpus", "operator": "Exists"}]}}}, {ChangeEffect.PATCH}, "tolerations"),
+    ({"image": {"tag": "0.1.1"}}, {ChangeEffect.NEW_CLUSTER}, ".image"),
+    (
+        {"engineImage": {"tag": "0.1.1"}},
+        {ChangeEffect.NEW_CLUSTER},
+        "workerGroupSpecs[gpu-l4].template.spec.containers",
+    ),
+    ({"upgrade": "NewClusterWithIncrementalUpgrade"}, {ChangeEffect.IN_PLACE}, "RayService: upgradeStrategy"),
+    ({"nodes": {"L4": {"memory": "32Gi"}}}, {ChangeEffect.NEW_CLUSTER}, "memory"),
+    ({"cloud": "gke"}, {ChangeEffect.NEW_CLUSTER}, "nodeSelector"),
+    ({"upgrade": "None"}, {ChangeEffect.IN_PLACE}, "upgradeStrategy"),
+    ({"redis": {"size": "4Gi"}}, {ChangeEffect.REFUSED}, "spec.volumeClaimTemplates"),
+    ({"operatorNamespace": "operators"}, {ChangeEffect.IN_PLACE}, "NetworkPolicy"),
+    ({"weights": {"size": "200Gi"}}, {ChangeEffect.IN_PLACE}, "PersistentVolumeClaim sy-weights"),
+    ({"weights": {"size": "50Gi"}}, {ChangeEffect.REFUSED}, "the size, from 100Gi to 50Gi,"),
+    ({"weights": {"storageClass": "nfs"}}, {ChangeEffect.REFUSED}, "spec.storageClassName"),
+    ({"host": "models.acme.com"}, {ChangeEffect.IN_PLACE}, "HTTPRoute sy is new"),
 ]
 
 
 @pytest.mark.parametrize(("values", "effects", "said"), DOCUMENTED, ids=[said for _, _, said in DOCUMENTED])
-def test_every_change_of_the_values_has_its_effect(values: dict[str, Any], effects: set[Effect], said: str) -> None:
+def test_every_change_of_the_values_has_its_effect(
+    values: dict[str, Any], effects: set[ChangeEffect], said: str
+) -> None:
     found = changes(BEFORE, rendered(VALUES | values))
     assert {it.effect for it in found} == effects, found
     assert any(said in str(it) for it in found), found
@@ -86,7 +92,7 @@ def test_what_is_left_out_stays() -> None:
     (change, *_) = [
         it for it in changes(rendered(VALUES | {"host": "models.acme.com"}), BEFORE) if "HTTPRoute" in it.what
     ]
-    assert (change.effect, change.command) == (Effect.LEFT, "kubectl delete httproute sy")
+    assert (change.effect, change.command) == (ChangeEffect.LEFT, "kubectl delete httproute sy")
 
 
 def changed(change: Callable[[Any], object]) -> list[Change]:
@@ -118,13 +124,13 @@ def test_replicas_belong_to_the_autoscaler() -> None:
 
 def test_the_order_of_groups_counts() -> None:
     (change,) = changed(lambda it: groups(it).reverse())
-    assert change.effect is Effect.NEW_CLUSTER
+    assert change.effect is ChangeEffect.NEW_CLUSTER
     assert "workerGroupSpecs (their order)" in change.what
 
 
 def test_without_a_second_cluster_the_change_waits() -> None:
     strategy, image = changes(BEFORE, rendered(VALUES | {"upgrade": "None", "image": {"tag": "2"}}))
-    assert (strategy.effect, image.effect) == (Effect.IN_PLACE, Effect.LEFT)
+    assert (strategy.effect, image.effect) == (ChangeEffect.IN_PLACE, ChangeEffect.LEFT)
     assert "until you delete the RayCluster" in image.what
 
 
@@ -133,7 +139,7 @@ def test_a_job_of_the_same_name_is_refused_another_template() -> None:
     job = next(it for it in after if it["kind"] == "Job")
     del job["spec"]["template"]["spec"]["volumes"]
     (change,) = changes(BEFORE, after)
-    assert change.effect is Effect.REFUSED
+    assert change.effect is ChangeEffect.REFUSED
     assert change.command == f"kubectl delete job {job['metadata']['name']}"
 
 

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from deployments.local import dashboard
 from deployments.local.dashboard import StartDisplay
 from deployments.local.environment import TOKEN
-from deployments.local.processes import ROOT, LaunchError, Run, Unanswered, home
+from deployments.local.processes import ROOT, LaunchError, Run, Unresponsive, home
 from tests.support.processes import project
 from tests.support.processes.servers import serve
 from tests.support.waiting import wait_until
@@ -164,7 +164,7 @@ def test_of_a_stack_trace_the_reason_is_shown(fake: FakeDashboard, run: Run) -> 
 
 
 def test_a_dashboard_that_does_not_answer_is_named_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(Unanswered, match=r"^Ray's dashboard at http://127.0.0.1:9 does not answer \(.*refused\)$"):
+    with pytest.raises(Unresponsive, match=r"^Ray's dashboard at http://127.0.0.1:9 does not answer \(.*refused\)$"):
         dashboard.read(Run(1, "id", 8000, "http://127.0.0.1:9", str(tmp_path)))
 
 
