@@ -59,7 +59,7 @@ def completed(client: httpx.Client, model: str) -> str:
 @pytest.fixture(scope="module")
 def alone(client: httpx.Client) -> Mapping[str, str]:
     """Each deployment's answer to a request that runs alone."""
-    return {it: completed(client, it) for it in DEPLOYMENTS}
+    return {deployment: completed(client, deployment) for deployment in DEPLOYMENTS}
 
 
 def test_adapters_answer_differently_from_each_other_and_from_their_parent(alone: Mapping[str, str]) -> None:
@@ -70,13 +70,15 @@ def test_each_adapter_answers_in_a_batch_as_it_does_alone(client: httpx.Client, 
     calls = [*DEPLOYMENTS, *reversed(DEPLOYMENTS)] * 3
     with ThreadPoolExecutor(len(calls)) as pool:
         answers = list(pool.map(lambda it: completed(client, it), calls))
-    assert answers == [alone[it] for it in calls]
+    assert answers == [alone[call] for call in calls]
 
 
 def test_the_list_of_models_says_which_are_adapters(client: httpx.Client) -> None:
     listed = {it["id"]: it for it in client.get("/v1/models").json()["data"]}
-    assert {it: listed[it]["root"] for it in DEPLOYMENTS} == {"base": "tiny"} | {it: f"{it}-lora" for it in ADAPTERS}
-    assert [listed[it].get("parent") for it in DEPLOYMENTS] == [None, "base", "base"]
+    assert {deployment: listed[deployment]["root"] for deployment in DEPLOYMENTS} == {"base": "tiny"} | {
+        adapter: f"{adapter}-lora" for adapter in ADAPTERS
+    }
+    assert [listed[deployment].get("parent") for deployment in DEPLOYMENTS] == [None, "base", "base"]
 
 
 def test_traffic_is_split_between_adapters_and_a_user_stays_on_one(

@@ -89,7 +89,7 @@ class Cluster:
 
     def state(self) -> dict[str, str]:
         """Serve's statuses of the applications."""
-        return {name: it["status"] for name, it in self.rest("GET").json()["applications"].items()}
+        return {name: application["status"] for name, application in self.rest("GET").json()["applications"].items()}
 
     def change(self, *, engine: Mapping[str, Any] = NOTHING, args: Mapping[str, Any] = NOTHING, **router: Any) -> None:
         """Deploys the configuration with changed fields: of the router's, of the engine's deployment, of its `args`.

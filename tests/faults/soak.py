@@ -76,7 +76,7 @@ def leave_in_the_middle(url: str, stop: threading.Event) -> None:
 def test_nothing_fails_and_nothing_grows(cluster: Cluster) -> None:
     signs, stop = Signs(), threading.Event()
     leaver = threading.Thread(target=leave_in_the_middle, args=(cluster.url, stop))
-    pids = {it.pid for title in (ROUTER, REPLICA, ENGINE) for it in cluster.processes(title)}
+    pids = {process.pid for title in (ROUTER, REPLICA, ENGINE) for process in cluster.processes(title)}
     with Traffic(cluster.url, lanes()).running() as traffic:
         leaver.start()
         try:

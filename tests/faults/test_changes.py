@@ -84,7 +84,7 @@ def statuses(connections: Sequence[HTTPConnection]) -> list[int]:
 
 @pytest.mark.parametrize("application", [ROUTER, ENGINE])
 def test_a_rolling_update_finishes_the_running_requests(cluster: Cluster, application: str) -> None:
-    before = {it.pid for it in cluster.processes(application)}
+    before = {process.pid for process in cluster.processes(application)}
     changed = copy.deepcopy(cluster.document)
     place = changed["applications"][application != ROUTER]
     if application == ROUTER:
@@ -114,4 +114,6 @@ def test_a_rolling_update_finishes_the_running_requests(cluster: Cluster, applic
         cluster.whole_again()
     outcomes = traffic.since(moment)
     assert unexplained(outcomes) == []
-    assert {it.lane.name for it in outcomes if it.lane in LONG and it.begun < moment} == {it.name for it in LONG}
+    assert {outcome.lane.name for outcome in outcomes if outcome.lane in LONG and outcome.begun < moment} == {
+        it.name for it in LONG
+    }

@@ -73,7 +73,9 @@ def test_an_answer_that_breaks_off_is_retried_or_ends_with_an_error(cluster: Clu
         traffic.flows(1)
     outcomes = traffic.since(moment)
     assert unexplained(outcomes, broke_off) == []
-    assert len([it for it in outcomes if not it.is_whole]) <= sum(upstream.broken[way, True] for way in WAYS)
+    assert len([outcome for outcome in outcomes if not outcome.is_whole]) <= sum(
+        upstream.broken[way, True] for way in WAYS
+    )
     nothing_is_in_flight(cluster)
 
 

@@ -34,7 +34,7 @@ def p99_s(cluster: Cluster, lane: Lane, goes_on: Callable[[int], bool]) -> float
 
     outcomes = asyncio.run(ask_all(cluster.url, requests(), at_once=AT_ONCE))
     assert unexplained(outcomes) == []
-    return float(np.quantile([it.ended - it.begun for it in outcomes], 0.99))
+    return float(np.quantile([outcome.ended - outcome.begun for outcome in outcomes], 0.99))
 
 
 def test_a_flood_of_broken_connections_hardly_delays_others_and_leaves_nothing_behind(cluster: Cluster) -> None:

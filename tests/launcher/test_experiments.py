@@ -62,7 +62,7 @@ class Cluster:
         headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}
         status: Any = httpx.get(f"{run.dashboard}/api/serve/applications/", headers=headers).json()
         replicas = status["applications"]["experiments"]["deployments"]["Experiments"]["replicas"]
-        return {it["pid"] for it in replicas if it["state"] == "RUNNING"}
+        return {replica["pid"] for replica in replicas if replica["state"] == "RUNNING"}
 
 
 @pytest.fixture(scope="module")

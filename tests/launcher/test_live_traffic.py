@@ -80,7 +80,7 @@ class Cluster:
     def replicas(self) -> set[int]:
         """The process ids of the replicas that run."""
         replicas = self.serve_says()["deployments"]["Router"]["replicas"]
-        return {it["pid"] for it in replicas if it["state"] == "RUNNING"}
+        return {replica["pid"] for replica in replicas if replica["state"] == "RUNNING"}
 
 
 def routes(blue: int) -> list[Route]:
@@ -145,14 +145,16 @@ def test_exactly_one_of_several_concurrent_changes_is_applied_completely(cluster
         async with httpx.AsyncClient(timeout=30) as client:
             url = f"{cluster.url}/api/2.0/serving-endpoints/chat"
             await asyncio.gather(*(client.get(url) for _ in wanted))  # opens the connections
-            bodies = [{"traffic_config": {"routes": [it.as_dict() for it in routes(one["blue"])]}} for one in wanted]
+            bodies = [
+                {"traffic_config": {"routes": [route.as_dict() for route in routes(one["blue"])]}} for one in wanted
+            ]
             return list(await asyncio.gather(*(client.put(f"{url}/config", json=body) for body in bodies)))
 
     answers = asyncio.run(change_at_once())
     assert Counter(answer.status_code for answer in answers) == {200: 1, 409: len(wanted) - 1}
     assert {answer.json().get("error_code", "") for answer in answers} == {"", "RESOURCE_CONFLICT"}
     endpoint = cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
-    in_force = {it.served_entity_name: it.traffic_percentage for it in endpoint.config.traffic_config.routes}
+    in_force = {route.served_entity_name: route.traffic_percentage for route in endpoint.config.traffic_config.routes}
     won = next(traffic for traffic, answer in zip(wanted, answers, strict=True) if answer.status_code == 200)
     assert in_force == cluster.applied() == won
 
@@ -234,7 +236,7 @@ def test_the_next_deployment_of_the_file_applies_its_traffic(cluster: Cluster) -
     cluster.move(0)
     deliver(cluster.config, cluster.launcher.directory)
     endpoint = cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
-    assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]
+    assert [route.traffic_percentage for route in endpoint.config.traffic_config.routes] == [90, 10]
 
 
 def with_router(cluster: Cluster, name: str, **user_config: Any) -> Path:

@@ -19,8 +19,8 @@ def test_every_part_is_scraped(application: Application) -> None:
     question = {"model": "smollm2-blue", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
     httpx.post(f"{application.url}/v1/chat/completions", json=question, timeout=60).raise_for_status()
     scraper = Scraper(application.url)
-    components = [it["labels"]["component"] for it in scraper.targets()]
-    assert {it: components.count(it) for it in components} == {
+    components = [target["labels"]["component"] for target in scraper.targets()]
+    assert {component: components.count(component) for component in components} == {
         "cluster": 1,
         "engine": 3,
         "experiments": 1,
@@ -48,9 +48,9 @@ def test_every_part_is_scraped(application: Application) -> None:
 def test_an_engines_metrics_equal_those_on_its_own_port(application: Application) -> None:
     name = "vllm:cache_config_info"
     (engine,) = [
-        it["labels"]["__metrics_path__"]
-        for it in Scraper(application.url).targets()
-        if it["labels"].get("deployment") == "smollm2-green"
+        target["labels"]["__metrics_path__"]
+        for target in Scraper(application.url).targets()
+        if target["labels"].get("deployment") == "smollm2-green"
     ]
     answer = httpx.get(application.url + engine).text
     assert any(line.startswith(name) for line in answer.splitlines())
@@ -60,7 +60,7 @@ def test_an_engines_metrics_equal_those_on_its_own_port(application: Application
 def of_rays_agents(run: processes.Run) -> str:
     """The metrics of Ray's own agents, which Prometheus finds through a file."""
     found = json.loads((Path(run.directory) / "ray/prom_metrics_service_discovery.json").read_text())
-    return "\n".join(httpx.get(f"http://{it}/metrics").text for entry in found for it in entry["targets"])
+    return "\n".join(httpx.get(f"http://{target}/metrics").text for entry in found for target in entry["targets"])
 
 
 def test_every_metric_of_the_dashboards_and_alerts_exists(application: Application) -> None:
@@ -68,7 +68,7 @@ def test_every_metric_of_the_dashboards_and_alerts_exists(application: Applicati
         model="chat", messages=[{"role": "user", "content": "Hi"}], max_tokens=4
     ).choices
     targets = httpx.get(f"{application.url}/metrics/targets").json()
-    paths = [it["labels"]["__metrics_path__"] for it in targets]
+    paths = [target["labels"]["__metrics_path__"] for target in targets]
     texts = [httpx.get(f"{application.url}{path}").raise_for_status().text for path in paths]
     run = processes.record(application.directory)
     assert run is not None

@@ -148,7 +148,10 @@ def test_a_json_schema_is_kept_to(application: Application) -> None:
 MUTUAL = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
 SCHEMAS: list[dict[str, Any]] = [{"$ref": "#"}, MUTUAL, {"type": "string", "pattern": r"[^\s\S]"}, {"enum": []}]
 NOTHING: list[dict[str, Any]] = [
-    *({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": it}}} for it in SCHEMAS),
+    *(
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+        for schema in SCHEMAS
+    ),
     {"structured_outputs": {"regex": r"[^\s\S]"}},
     {"structured_outputs": {"regex": "(?!)"}},
     {"structured_outputs": {"grammar": "root ::= root"}},

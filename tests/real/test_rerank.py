@@ -38,9 +38,11 @@ def test_coheres_client_gets_the_documents_in_the_order_of_their_cosines(applica
     expected = cosines(application)
     client = cohere.ClientV2(api_key="unused", base_url=application.url)
     answer = client.rerank(model="embed", query=QUERY, documents=DOCUMENTS)
-    assert [it.index for it in answer.results] == sorted(range(3), key=lambda n: -expected[n])
+    assert [result.index for result in answer.results] == sorted(range(3), key=lambda n: -expected[n])
     assert answer.results[-1].index == 0, "the market has nothing to do with frogs"
-    assert {it.index: it.relevance_score for it in answer.results} == pytest.approx(dict(enumerate(expected)), abs=1e-3)
+    assert {result.index: result.relevance_score for result in answer.results} == pytest.approx(
+        dict(enumerate(expected)), abs=1e-3
+    )
     assert answer.meta is not None
     assert answer.meta.tokens is not None
     assert answer.meta.tokens.input_tokens
@@ -50,11 +52,13 @@ def test_coheres_client_gets_the_documents_in_the_order_of_their_cosines(applica
 
 def test_coheres_first_client_gets_the_documents_back(application: Application) -> None:
     client = cohere.Client(api_key="unused", base_url=application.url)
-    objects = [{"text": it} for it in DOCUMENTS]
+    objects = [{"text": document} for document in DOCUMENTS]
     answer = client.rerank(model="minilm", query=QUERY, documents=objects, return_documents=True)
-    assert [it.document.text for it in answer.results if it.document] == [DOCUMENTS[it.index] for it in answer.results]
+    assert [result.document.text for result in answer.results if result.document] == [
+        DOCUMENTS[result.index] for result in answer.results
+    ]
     bare = client.rerank(model="minilm", query=QUERY, documents=objects, return_documents=False)
-    assert {it.document for it in bare.results} == {None}
+    assert {result.document for result in bare.results} == {None}
 
 
 def test_documents_that_are_too_long_are_truncated(application: Application) -> None:

@@ -357,7 +357,9 @@ def shouts(seed: int) -> bool:
         )
         now = float(rows.at[-1]) + 100
         analysis.tick(now)
-        if any(it.verdict in ("better", "worse", "different") for it in analysis.standing(now).secondary):
+        if any(
+            comparison.verdict in ("better", "worse", "different") for comparison in analysis.standing(now).secondary
+        ):
             return True
     return False
 

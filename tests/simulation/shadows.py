@@ -77,7 +77,7 @@ def _rejections(row: Row, random: np.random.Generator) -> tuple[bool, bool, bool
     ends = np.linspace(PAIRS / LOOKS, PAIRS, LOOKS).astype(int)
     looks = [_look(unit[:end], d[:end]) for end in ends]
     singles = [_look(np.arange(end), d[:end]) for end in ends]
-    beyond = [it.se is not None and it.units >= MIN_UNITS and abs(it.est) > NOMINAL * it.se for it in looks]
+    beyond = [look.se is not None and look.units >= MIN_UNITS and abs(look.est) > NOMINAL * look.se for look in looks]
     return _rejected(looks), _rejected(singles), any(beyond), _rejected(looks, row.effect)
 
 
@@ -90,7 +90,7 @@ def _look(unit: np.ndarray, d: np.ndarray) -> PairedLook:
 def _rejected(looks: list[PairedLook], effect: float = 0.0) -> bool:
     """Whether the confidence sequence excludes an effect at any look, that is, the evidence against it reaches 1 /
     alpha."""
-    known = [it for it in looks if it.se is not None and it.units >= MIN_UNITS]
+    known = [look for look in looks if look.se is not None and look.units >= MIN_UNITS]
     est, se, nu = (np.array(column) for column in zip(*((it.est, it.se, it.nu) for it in known), strict=True))
     return bool((ln_e_mix(est - effect, se, nu, effect=EFFECT, alpha=ALPHA) >= math.log(1 / ALPHA)).any())
 

@@ -142,7 +142,7 @@ def test_every_yaml_example_is_valid(block: Block) -> None:
         return
     endpoints = example.setdefault("endpoints", {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}}})
     embeds = [*example.get("access", {}).get("limits", {}).get("endpoints", {})]
-    endpoints |= {it: {"tasks": ["chat"], "traffic": {"blue": 100}} for it in embeds if it not in endpoints}
+    endpoints |= {embed: {"tasks": ["chat"], "traffic": {"blue": 100}} for embed in embeds if embed not in endpoints}
     named = {it for endpoint in endpoints.values() for it in endpoint["traffic"]}
     example.setdefault("deployments", {it: {"app": it, "model": "m"} for it in named})
     parse(example)
@@ -151,7 +151,9 @@ def test_every_yaml_example_is_valid(block: Block) -> None:
 def test_ten_adapters_are_one_gpus_application() -> None:
     page = DOCS / "split" / "adapters.md"
     shown = page.read_text()
-    examples = [yaml.safe_load(it.code) for it in blocks(page) if it.language == "yaml" and it.code in shown]
+    examples = [
+        yaml.safe_load(block.code) for block in blocks(page) if block.language == "yaml" and block.code in shown
+    ]
     ((engine,), config) = examples
     router = {"name": "router", "route_prefix": "/", "deployments": [{"name": "Router", "user_config": config}]}
     document = {"applications": [router, engine]}
@@ -159,7 +161,7 @@ def test_ten_adapters_are_one_gpus_application() -> None:
     assert sum(bundle.get("GPU", 0) for demand in demands(document) for bundle in demand.bundles) == 1
     modules = adapter_kwargs(engine["args"]["llm_config"])
     assert (modules["max_loras"], len(served.endpoints["chat"].traffic)) == (10, 10)
-    (card,) = [json.loads(it.code) for it in blocks(page) if it.language == "text" and it.code in shown]
+    (card,) = [json.loads(block.code) for block in blocks(page) if block.language == "text" and block.code in shown]
     assert card == json.loads(json.dumps(model_card(served, "tone-3", card["created"])))
 
 
@@ -234,7 +236,7 @@ IN_A_POD = re.compile(r"((-n|namespace|install|generic) switchyard|-- \w+|switch
 
 @pytest.mark.parametrize("page", LINKED, ids=name)
 def test_every_command_in_a_code_block_can_be_pasted_after_make_serve(page: Path) -> None:
-    shells = [it for it in blocks(page) if it.language in ("bash", "console", "sh", "text")]
+    shells = [block for block in blocks(page) if block.language in ("bash", "console", "sh", "text")]
     bare = [line for block in shells for line in block.code.splitlines() if BARE.search(IN_A_POD.sub("", line))]
     assert bare == []
     if page in PAGES:
@@ -247,7 +249,7 @@ WRITTEN = re.compile(r"(?:^|\s)(?:\d?> *|--(?:file|output|out)[ =])([\w./-]+)")
 
 
 def test_git_ignores_every_file_that_a_page_or_an_example_of_the_help_has_a_reader_write(tmp_path: Path) -> None:
-    shells = (it.code for page in PAGES for it in blocks(page) if it.language in ("bash", "console"))
+    shells = (block.code for page in PAGES for block in blocks(page) if block.language in ("bash", "console"))
     lines = [line for text in (*shells, *helps()) for line in text.splitlines() if "kubectl" not in line]
     written = {file for line in lines for file in WRITTEN.findall(line) if not file.startswith("/")}
     assert {"keys.yaml", "router.yaml", "audit.jsonl"} <= written

@@ -172,7 +172,9 @@ def is_progress(said: str) -> bool:
 
 
 def packages(tmp_path: Path) -> set[str]:
-    return {it.name.removesuffix(".dist-info") for it in (tmp_path / "venv").glob("lib/*/site-packages/*.dist-info")}
+    return {
+        path.name.removesuffix(".dist-info") for path in (tmp_path / "venv").glob("lib/*/site-packages/*.dist-info")
+    }
 
 
 def test_a_folder_that_is_configured_has_the_cpu_build(install: Install, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda it: it.name)
 def test_every_package_of_a_lock_has_its_hashes(lock: Path) -> None:
     packages = re.split(r"^(?=\S)", lock.read_text().replace("\\\n", ""), flags=re.MULTILINE)
-    pinned = [it for it in packages if "==" in it.partition("\n")[0]]
+    pinned = [package for package in packages if "==" in package.partition("\n")[0]]
     assert len(pinned) > (0 if lock.stem in ("helm", "proxies") else 5)
     assert [it.split()[0] for it in pinned if not re.search(r"--hash=sha256:[0-9a-f]{64}", it)] == []
 
@@ -47,7 +47,7 @@ def test_every_action_is_named_by_its_commit_and_gets_no_more_rights_than_it_nee
     assert document["permissions"] == {"contents": "read"}
     uses = re.findall(r"uses: (.*)", workflow.read_text())
     assert uses
-    assert [it for it in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", it)] == []
+    assert [use for use in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", use)] == []
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda workflow: workflow.name)
@@ -64,7 +64,9 @@ def test_every_step_of_a_workflow_is_a_shell_script_whose_targets_the_makefile_h
 def test_every_image_that_is_not_built_here_is_named_by_its_digest() -> None:
     built = stages(ROOT / "k8s/Dockerfile")
     bases = {stage.base for stage in built.values()} - {*built, "$BASE"}  # test_dockerfile.py has the digest
-    images = {it["image"] for overlay in OVERLAYS for pod in pods(rendered(overlay)) for it in pod.containers}
+    images = {
+        container["image"] for overlay in OVERLAYS for pod in pods(rendered(overlay)) for container in pod.containers
+    }
     foreign = bases | {image for image in images if not image.startswith("switchyard:")}
     assert foreign
     assert [image for image in foreign if not DIGEST.search(image)] == []

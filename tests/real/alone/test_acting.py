@@ -152,13 +152,13 @@ def test_a_ramp_steps_up_and_is_rolled_back_by_a_guardrail_and_by_a_manager(ramp
         wait_until(lambda: len(answered) >= 10)
         assert set(answered[1:]) == {BLUE}
     plans = httpx.get(f"{ramp.url}/api/endpoints/chat/traffic/history", timeout=30).json()["plans"][:4][::-1]
-    assert [(it["weights"][GREEN], it["by"]) for it in plans] == [
+    assert [(plan["weights"][GREEN], plan["by"]) for plan in plans] == [
         (50, f"experiment {NAME}"),
         (0, f"experiment {NAME}"),
         (20, f"experiment {NAME}"),
         (0, f"experiment {NAME}"),
     ]
-    assert [it["generation"] for it in plans] == list(range(plans[0]["generation"], plans[0]["generation"] + 4))
+    assert [plan["generation"] for plan in plans] == list(range(plans[0]["generation"], plans[0]["generation"] + 4))
     assert plans[-1]["reason"].endswith("that was a test")
 
 

@@ -92,7 +92,7 @@ def test_the_endpoints_are_those_of_the_configuration(endpoints: Any) -> None:
     assert endpoint.state.ready is EndpointStateReady.READY
     assert endpoint.state.config_update is EndpointStateConfigUpdate.NOT_UPDATING
     assert shares(endpoint) == {BLUE: 90, GREEN: 10}
-    assert {it.entity_name for it in endpoint.config.served_entities} == {"SmolLM2-135M-Instruct"}
+    assert {served_entity.entity_name for served_entity in endpoint.config.served_entities} == {"SmolLM2-135M-Instruct"}
 
 
 def test_openapi_and_metrics(application: Application, endpoints: Any) -> None:

@@ -526,7 +526,7 @@ def test_management_shows_a_caller_only_its_endpoints(managed: Managed, keys: Ke
     for path in ("", "/chat", "/chat/openapi", "/chat/metrics", "/gone"):
         answer = managed.get(path, None)
         assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED")
-    assert [it["name"] for it in managed.get("", keys.embed).json()["endpoints"]] == ["embed"]
+    assert [endpoint["name"] for endpoint in managed.get("", keys.embed).json()["endpoints"]] == ["embed"]
     for path in ("/chat", "/chat/openapi", "/chat/metrics"):
         assert managed.get(path, keys.chat).status_code == 200
         answer = managed.get(path, keys.embed)

@@ -83,7 +83,7 @@ def test_a_caller_sees_its_endpoints_and_what_is_left_of_its_limits(callers: Cal
 def test_asking_for_limits_costs_nothing(callers: Callers) -> None:
     for _ in range(12):
         (chat,) = callers.get("/api/me", "ann").json()["endpoints"]
-    assert [it["used"] for it in chat["limits"]] == [0, 0, 0]
+    assert [limit["used"] for limit in chat["limits"]] == [0, 0, 0]
 
 
 def test_limits_are_listed_while_their_store_is_away(callers: Callers) -> None:
@@ -92,7 +92,7 @@ def test_limits_are_listed_while_their_store_is_away(callers: Callers) -> None:
     me = callers.get("/api/me", "eve").json()
     assert me["limits_counted"] == "by all routers together"
     left = {"kind": "requests", "limit": 10, "used": None, "remaining": None, "resets_in_s": None}
-    assert [it["limits"] for it in me["endpoints"]] == [[left], [left]]
+    assert [endpoint["limits"] for endpoint in me["endpoints"]] == [[left], [left]]
 
 
 def test_callers_without_a_key_are_anonymous(callers: Callers, rig: Rig) -> None:
@@ -106,7 +106,7 @@ def test_callers_without_a_key_are_anonymous(callers: Callers, rig: Rig) -> None
 def test_without_access_settings_every_local_caller_is_a_manager(rig: Rig) -> None:
     me = httpx.get(f"{rig.url}/api/me").json()
     assert (me["anonymous"], me["manages"]) == (True, True)
-    assert [it["limits"] for it in me["endpoints"]] == [[], []]
+    assert [endpoint["limits"] for endpoint in me["endpoints"]] == [[], []]
 
 
 def test_the_scores_of_experiments_and_models_that_read_images_are_listed(rig: Rig) -> None:
@@ -128,7 +128,7 @@ def test_the_scores_of_experiments_and_models_that_read_images_are_listed(rig: R
         {"metric": "stars", "type": "number", "min": 1, "max": 5},
     ]
     assert embed["feedback"] == []
-    assert [it["images"] for it in chat["deployments"]] == [False, True]
+    assert [deployment["images"] for deployment in chat["deployments"]] == [False, True]
 
 
 def test_managers_see_what_callers_used_and_no_answer_has_a_key(callers: Callers) -> None:
@@ -183,7 +183,7 @@ def test_managers_see_when_each_key_ends_and_was_used_last(callers: Callers) -> 
     assert (eve["caller"], eve["endpoints"], eve["previous"]) == ("eve", None, None)
     callers.keys["ann"] = old
     assert callers.get("/api/me", "ann").json()["caller"] == "ann", "both keys are valid"
-    assert next(it["used"] for it in callers.get("/api/me", "ann").json()["endpoints"][0]["limits"]) == 1
+    assert next(limit["used"] for limit in callers.get("/api/me", "ann").json()["endpoints"][0]["limits"]) == 1
 
 
 def test_the_command_line_lists_them_to_managers(callers: Callers, capsys: pytest.CaptureFixture[str]) -> None:

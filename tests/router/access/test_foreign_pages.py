@@ -97,7 +97,9 @@ def worded(config: Config, method: str, path: str, sent: Mapping[str, str]) -> l
     databricks = error_reply(refused.value, request_id=ID)
     if path.endswith("/metrics"):  # TGI's are the router's, in TGI's names
         return [other.body, databricks.body]
-    return [it.body for it in replies] or [databricks.body if path.startswith(("/api/2.0", "/.well")) else other.body]
+    return [reply.body for reply in replies] or [
+        databricks.body if path.startswith(("/api/2.0", "/.well")) else other.body
+    ]
 
 
 @pytest.mark.parametrize("sent", KINDS, ids=str)

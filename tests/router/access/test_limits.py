@@ -274,9 +274,9 @@ async def test_invalid_requests_count(rig: Rig, name: str) -> None:
     path, body = INVALID[name]
     async with httpx.AsyncClient() as client:
         answers = [await client.post(rig.url + path, content=body) for _ in range(5)]
-    statuses = [it.status_code for it in answers]
+    statuses = [answer.status_code for answer in answers]
     assert [status for status in statuses if status == 429] == [429] * 3, statuses
-    assert all("2 requests per minute" in it.text for it in answers[2:])
+    assert all("2 requests per minute" in answer.text for answer in answers[2:])
     assert int(answers[2].headers["retry-after"]) > 0
 
 

@@ -21,7 +21,7 @@ from tests.support.processes.servers import serve
 
 REQUESTS = 40
 PATHS = sorted(
-    {route.path.replace("{endpoint}", "chat") for it in DIALECTS for route in it.routes if route.open}
+    {route.path.replace("{endpoint}", "chat") for dialect in DIALECTS for route in dialect.routes if route.open}
     | {"/health", "/ready", "/docs", "/openapi.json", "/ui", "/ui/sign-in"}
 )
 

@@ -82,7 +82,7 @@ class Staff:
         }
         rig.change(
             endpoints={"chat": chat, "other": chat, "embed": embed},
-            experiments={f"try-{it}": {**experiment, "endpoint": it} for it in ENDPOINTS},
+            experiments={f"try-{endpoint}": {**experiment, "endpoint": endpoint} for endpoint in ENDPOINTS},
             access={
                 "keys_file": str(directory / "keys.yaml"),
                 "managers": ["boss"],
@@ -178,7 +178,7 @@ def test_a_caller_sees_its_own_roles(staff: Staff) -> None:
         me = staff.get("/api/me", caller)
         assert (me["role"], me["manages"], me["operates"], me["views"]) == roles
         overview = staff.get("/api/overview", caller)
-        assert [it["endpoint"] for it in overview["endpoints"] if it["may_operate"]] == roles[2]
+        assert [endpoint["endpoint"] for endpoint in overview["endpoints"] if endpoint["may_operate"]] == roles[2]
         assert overview["is_manager"] == roles[1]
 
 

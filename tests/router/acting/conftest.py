@@ -254,7 +254,7 @@ class ActingRig:
 
     def kinds(self, *kinds: str) -> list[str]:
         """The first controller's journal entries of these kinds, in words."""
-        return [f"{it.kind}: {it.detail['text']}" for it in self.controller.journal if it.kind in kinds]
+        return [f"{entry.kind}: {entry.detail['text']}" for entry in self.controller.journal if entry.kind in kinds]
 
 
 def _share(router: Router) -> int:
@@ -343,4 +343,4 @@ def received(report: Report) -> int:
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The requests that were not answered in full."""
-    return [it for it in outcomes if not it.is_whole]
+    return [outcome for outcome in outcomes if not outcome.is_whole]

@@ -32,7 +32,7 @@ async def test_a_ramp_under_a_controller_that_dies_at_every_effect(mortal: Actin
         for effect in (intended, planned, done):
             assert {f"before {effect}", f"after {effect}"} <= set(killer.deaths)
     assert failed(mortal.outcomes) == []
-    assert [it["weights"]["green"] for it in await mortal.history(4)] == [0, 10, 50, 100]
+    assert [plan["weights"]["green"] for plan in await mortal.history(4)] == [0, 10, 50, 100]
     assert mortal.control.replaced == 3, "no step twice"
     report = await mortal.report(len(mortal.outcomes))
     assert sum(report.requests.values()) == len(mortal.outcomes), "each is counted once"
@@ -63,10 +63,10 @@ async def test_two_controllers_at_once_take_each_step_once(acting: ActingRig, is
     other, acting.is_partitioned = acting.another_controller(), is_partitioned
     await acting.drive(lambda: acting.shares() == [100, 100, 100], requests=90, seconds=150)
     assert failed(acting.outcomes) == []
-    assert [it["weights"]["green"] for it in await acting.history(4)] == [0, 10, 50, 100]
+    assert [plan["weights"]["green"] for plan in await acting.history(4)] == [0, 10, 50, 100]
     assert acting.control.replaced == 3
     for controller in (acting.controller, other):
-        assert [it for it in controller.journal if it.kind in ("paused", "stop")] == []
+        assert [entry for entry in controller.journal if entry.kind in ("paused", "stop")] == []
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True], ids=["by chance", "partitioned"])
@@ -82,4 +82,6 @@ async def test_two_controllers_at_once_roll_back_once(acting: ActingRig, is_part
     assert seen == {(0, 0, 0)}
     assert (acting.weight, acting.control.replaced) == (0, 1)
     for controller in (acting.controller, other):
-        assert {it.kind for it in controller.journal} & {"paused", "stop"}, "both know from the journal that it is over"
+        assert {entry.kind for entry in controller.journal} & {"paused", "stop"}, (
+            "both know from the journal that it is over"
+        )

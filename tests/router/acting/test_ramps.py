@@ -18,10 +18,10 @@ async def test_a_good_treatment_gets_all_traffic_step_by_step(acting: ActingRig)
     await acting.drive(lambda: acting.shares() == [100, 100, 100], requests=12)
     assert failed(acting.outcomes) == []
     plans = await acting.history(4)
-    assert [it["weights"]["green"] for it in plans] == [0, 10, 50, 100]
-    assert [it["reason"] for it in plans[1:]] == ["step to 10 %", "step to 50 %", "step to 100 %"]
-    assert {it["by"] for it in plans[1:]} == {"experiment first"}
-    assert [it["generation"] for it in plans] == sorted({it["generation"] for it in plans})
+    assert [plan["weights"]["green"] for plan in plans] == [0, 10, 50, 100]
+    assert [plan["reason"] for plan in plans[1:]] == ["step to 10 %", "step to 50 %", "step to 100 %"]
+    assert {plan["by"] for plan in plans[1:]} == {"experiment first"}
+    assert [plan["generation"] for plan in plans] == sorted({plan["generation"] for plan in plans})
 
 
 async def test_after_the_freeze_the_ramp_begins_again_and_a_manager_may_resume_before(acting: ActingRig) -> None:
@@ -41,8 +41,8 @@ async def test_after_the_freeze_the_ramp_begins_again_and_a_manager_may_resume_b
         else:
             acting.advance(700)
         await acting.until(lambda: acting.shares() == [10, 10, 10])
-    reasons = [it["reason"] for it in await acting.history(6)]
-    assert [it for it in reasons if it] == [
+    reasons = [plan["reason"] for plan in await acting.history(6)]
+    assert [reason for reason in reasons if reason] == [
         *2 * ("green exceeds the guardrail error, at most 1.5 times control's rate", "step to 10 %")
     ]
     assert acting.kinds("decision") == ["decision: resume, by anonymous: a new build"]

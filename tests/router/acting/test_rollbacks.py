@@ -43,8 +43,8 @@ async def test_a_failing_treatment_is_rolled_back_for_the_right_reason(
     shown = await acting.acting()
     assert (shown.state, shown.cause, shown.stopped) == ("paused", "alarm", [])
     assert shown.text.startswith(f"green exceeds the guardrail {event}")
-    assert [it.event for it in (await acting.report()).guardrails if it.alarm] == [event]
-    assert [it.partition(":")[0] for it in acting.kinds("stop", "done", "stop_lifted")] == [
+    assert [guardrail.event for guardrail in (await acting.report()).guardrails if guardrail.alarm] == [event]
+    assert [kind.partition(":")[0] for kind in acting.kinds("stop", "done", "stop_lifted")] == [
         "stop",
         "done",
         "stop_lifted",
@@ -96,7 +96,7 @@ async def test_equal_failures_of_both_arms_move_nothing(acting: ActingRig) -> No
     await acting.send(300)
     await acting.let_routers_report()
     report = await acting.report()
-    events = {it.event: it.events for it in report.guardrails}
+    events = {guardrail.event: guardrail.events for guardrail in report.guardrails}
     assert min(*events["error"].values(), *events["empty"].values()) >= 20
     assert acting.kinds("stop", "paused", "intent") == []
     assert acting.shares() == [50, 50, 50]
@@ -112,7 +112,7 @@ async def test_a_router_that_cannot_reach_control_does_not_apply_the_stop(acting
     acting.control.delivery = Delivery.DELIVERING  # the plan does not follow yet
     await acting.drive(lambda: acting.shares() == [0, 0, 0])
     answered = [await acting.send(30, number) for number in range(3)]
-    by = [{it.headers["azureml-model-deployment"] for it in outcomes} for outcomes in answered]
+    by = [{outcome.headers["azureml-model-deployment"] for outcome in outcomes} for outcomes in answered]
     assert by == [{"green"}, {"blue"}, {"blue"}], "a stopped deployment is better than none"
     assert [len(failed(outcomes)) for outcomes in answered] == [0, 0, 0]
 

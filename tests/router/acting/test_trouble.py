@@ -22,7 +22,9 @@ async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingR
     assert acting.shares() == [0, 0, 0]
     assert failed(await acting.send(60)) == []
     report = await acting.report(len(acting.outcomes))
-    (failing_directory,) = [it for it in report.service if it.startswith("The ledger's directory has failed for ")]
+    (failing_directory,) = [
+        warning for warning in report.service if warning.startswith("The ledger's directory has failed for ")
+    ]
     assert "No space left on device" in failing_directory
     shown = await acting.acting()
     assert (shown.state, shown.cause) == ("paused", "alarm")
@@ -31,7 +33,7 @@ async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingR
     acting.controller.replaced(killed=True)
     await acting.send(3)
     report = await acting.report(len(acting.outcomes))
-    assert [it for it in report.service if "directory" in it] == []
+    assert [warning for warning in report.service if "directory" in warning] == []
     assert sum(report.rows_lost.values()) == 0
     assert acting.shares() == [0, 0, 0]
     assert (await acting.acting()).cause == "alarm", "the journal has it now"
@@ -64,5 +66,5 @@ async def test_a_stop_acts_though_so_much_was_lost_that_no_verdict_counts(acting
     shown, report = await acting.acting(), await acting.report()
     assert (shown.state, shown.cause) == ("paused", "alarm")
     assert min(report.rows_lost.values()) > 0
-    assert {it.kind for it in report.alarms} >= {"guardrail", "rows_lost"}
+    assert {alarm.kind for alarm in report.alarms} >= {"guardrail", "rows_lost"}
     assert (report.decision, report.primary[0].verdict) == ("do_not_ship", "invalid")

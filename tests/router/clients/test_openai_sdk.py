@@ -178,7 +178,9 @@ def is_cut(body: dict[str, Any]) -> Response:
         {"type": "response.output_item.done", "output_index": 0, "item": message("msg_1", "completed")},
         {"type": "response.completed", "response": response},
     ]
-    return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
+    return stream(
+        [f"event: {event['type']}\n" + frame({**event, "sequence_number": n}) for n, event in enumerate(events)]
+    )
 
 
 def test_a_response_that_is_cut_is_incomplete_whole_and_streamed(rig: Rig) -> None:

@@ -249,8 +249,8 @@ def expected(sdk: str, sent: dict[str, Any], left: set[str]) -> dict[str, Any]:
 
 def anthropic_body(body: dict[str, Any]) -> dict[str, Any]:
     """The same request in Anthropic's format."""
-    system = [it["content"] for it in body["messages"] if it["role"] == "system"]
-    messages = [it for it in body["messages"] if it["role"] != "system"]
+    system = [message["content"] for message in body["messages"] if message["role"] == "system"]
+    messages = [message for message in body["messages"] if message["role"] != "system"]
     made: dict[str, Any] = {"max_tokens": 1024, **body, "messages": messages}
     if system:
         (made["system"],) = system

@@ -46,7 +46,7 @@ def post(rig: Rig, path: str, **body: Any) -> httpx.Response:
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_documents_come_back_in_their_order(reranking: Rig, path: str) -> None:
     answer = post(reranking, path, model="embed", query="a frog", documents=DOCUMENTS, top_n=1)
-    assert [(it["index"], it["relevance_score"]) for it in answer.json()["results"]] == [(1, 0.1)]
+    assert [(result["index"], result["relevance_score"]) for result in answer.json()["results"]] == [(1, 0.1)]
     assert ("meta" in answer.json()) == (path == "/v2/rerank")
     sent = {"model": "mini-model", "query": "a frog", "documents": DOCUMENTS, "top_n": 1}
     assert reranking.mini.requests == [sent | ({"truncate_prompt_tokens": -1} if path == "/v2/rerank" else {})]

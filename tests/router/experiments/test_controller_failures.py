@@ -34,7 +34,7 @@ async def rows_in_batches(live: LiveRig, count: int) -> None:
         while True:
             families = text_string_to_metric_families((await http.get("/metrics")).text)
             samples = [sample for family in families for sample in family.samples]
-            if sum(it.value for it in samples if it.name == "switchyard_ledger_rows_total") == count:
+            if sum(sample.value for sample in samples if sample.name == "switchyard_ledger_rows_total") == count:
                 return
             await asyncio.sleep(0.1)
 
@@ -87,13 +87,13 @@ async def test_an_unwritable_directory_is_reported_and_loses_nothing(live: LiveR
     await sent(live, 40)
     await live.report_of(40)
     live.controller.advance(61.0)
-    report = await live.report(lambda report: any("directory has failed" in it for it in report.service))
+    report = await live.report(lambda report: any("directory has failed" in warning for warning in report.service))
     assert sum(report.requests.values()) == 40, "it still judges"
     await sent(live, 10, first=40)
     (tmp_path / "blocked").unlink()
     live.controller.advance(61.0)
     report = await live.report_of(50)
-    assert [it for it in report.service if "directory" in it] == []
+    assert [warning for warning in report.service if "directory" in warning] == []
     live.controller.replaced()
     report = await live.report_of(50)
     assert sum(report.requests.values()) == 50

@@ -41,7 +41,8 @@ class EventListener:
 
     def until(self, kind: str, text: str = "") -> dict[str, Any]:
         return wait_until(
-            lambda: [it for it in self.events if it["kind"] == kind and text in it["text"]], lambda: self.events
+            lambda: [event for event in self.events if event["kind"] == kind and text in event["text"]],
+            lambda: self.events,
         )[-1]
 
 
@@ -123,5 +124,7 @@ def test_a_client_that_comes_back_has_missed_nothing_though_the_controller_was_r
     second = EventListener(ramped.url, since=str(begun["at"]))
     second.until("decision", "pause")
     first.until("decision", "pause")
-    assert [it["kind"] for it in second.events].count("ramp") == 0
-    assert [it["kind"] for it in first.events if it["at"] > begun["at"]] == [it["kind"] for it in second.events]
+    assert [event["kind"] for event in second.events].count("ramp") == 0
+    assert [event["kind"] for event in first.events if event["at"] > begun["at"]] == [
+        event["kind"] for event in second.events
+    ]

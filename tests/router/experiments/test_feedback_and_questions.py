@@ -91,7 +91,7 @@ def request_id(outcome: Outcome) -> str:
 
 
 def thumbs(report: Report) -> Sequence[ArmValue]:
-    (compared,) = (it for it in report.secondary if it.metric == "thumbs")
+    (compared,) = (comparison for comparison in report.secondary if comparison.metric == "thumbs")
     return compared.values
 
 
@@ -101,7 +101,7 @@ async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: FeedbackR
         early = await ann.post("/api/feedback", json=score(request_id(outcomes[0]), True))
         assert (early.status_code, early.json()["accepted"]) == (202, 1)
         await calls.live.report_of(60)
-        ids = [body_id(it) if number % 2 else request_id(it) for number, it in enumerate(outcomes)]
+        ids = [body_id(outcome) if number % 2 else request_id(outcome) for number, outcome in enumerate(outcomes)]
         mine = await ann.post("/api/feedback", json=[score(id, True) for id in ids[:50]])
         assert mine.json() == {"accepted": 50, "pending": 0, "late": 0, "unknown_metric": []}
         others = await bob.post("/api/feedback", json=[score(id, False) for id in ids])
@@ -115,9 +115,9 @@ async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: FeedbackR
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "value")
     outcomes += await calls.requests(1)
     await calls.live.report_of(61)  # earlier feedback has arrived, too
-    deployments = [it.headers["azureml-model-deployment"] for it in outcomes]
+    deployments = [outcome.headers["azureml-model-deployment"] for outcome in outcomes]
     calls.live.controller.advance(WINDOW_S + GRACE_S + 1)
-    report = await calls.live.report(lambda report: sum(it.requests for it in thumbs(report)) == 50)
+    report = await calls.live.report(lambda report: sum(thumb.requests for thumb in thumbs(report)) == 50)
     for value in thumbs(report):
         good = sum(name == value.arm for name in deployments[10:50]) + (deployments[0] == value.arm)
         given = sum(name == value.arm for name in deployments[:50])

@@ -76,7 +76,7 @@ async def test_failures_count_for_the_treatment_even_if_control_answered(live: L
     assert status.events["blue"] == 0
     assert status.events["green"] >= 3
     assert report.served["green"]["blue"] > 0
-    assert sum(it.status == 200 for it in outcomes) > sum(report.requests.values()) - status.events["green"]
+    assert sum(outcome.status == 200 for outcome in outcomes) > sum(report.requests.values()) - status.events["green"]
 
 
 async def test_empty_answers_of_a_treatment_raise_an_alarm(live: LiveRig) -> None:
@@ -93,8 +93,8 @@ async def test_a_treatment_that_hangs_is_found_while_it_hangs(live: LiveRig, str
     live.green.answer = lambda body: stream([3600.0])
     async with aiohttp.ClientSession() as session:
         tasks = []
-        for it in requests(60):
-            lane = replace(it, body={**CHAT.body, "stream": streamed}, streamed=streamed)
+        for request in requests(60):
+            lane = replace(request, body={**CHAT.body, "stream": streamed}, streamed=streamed)
             tasks.append(asyncio.create_task(ask(session, live.url, lane)))
             await asyncio.sleep(0.01)  # all at once, control would be slow, too
         await live.report(lambda report: guardrail(report, "slow").alarm)

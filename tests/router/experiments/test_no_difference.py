@@ -49,11 +49,11 @@ async def test_equal_deployments_do_not_differ_and_no_request_is_missing(live: L
     report = await live.report_of(len(outcomes))
     assert nothing_is_missing(report, len(outcomes)), report
     assert all(report.requests.values()), "both arms have requests"
-    assert {it.verdict for it in report.primary} <= {"undecided", "equivalent"}
+    assert {comparison.verdict for comparison in report.primary} <= {"undecided", "equivalent"}
     assert not report.sample_ratio.alarm
     (plan,) = report.sample_ratio.plans
     assert plan.units == report.units
-    assert {it.alarm for it in report.guardrails} == {False}
+    assert {guardrail.alarm for guardrail in report.guardrails} == {False}
 
 
 async def test_every_request_is_stored_once(live: LiveRig) -> None:
@@ -72,7 +72,7 @@ async def test_labels_on_controls_own_traffic_do_not_differ(live: LiveRig) -> No
     report = await live.report_of(len(outcomes))
     assert sum(report.requests.values()) == len(outcomes)
     assert report.requests.keys() == {"blue", "label"}
-    assert [it.verdict for it in report.primary] in (["undecided"], ["equivalent"])
+    assert [comparison.verdict for comparison in report.primary] in (["undecided"], ["equivalent"])
     assert not report.sample_ratio.alarm
     assert report.alarms == []
     assert {served for of in report.served.values() for served in of} == {"blue"}

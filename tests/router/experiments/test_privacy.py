@@ -76,7 +76,7 @@ async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: 
             engine.answer = generates(ANSWER, engine)
         requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
         outcomes = await ask_all(live.url, requests)
-        assert unexplained([it for it in outcomes if "x-request-id" in it.lane.headers]) == []
+        assert unexplained([outcome for outcome in outcomes if "x-request-id" in outcome.lane.headers]) == []
         live.blue.answer = live.green.answer = refuse(500, ANSWER, kind="InternalServerError")
         await ask_all(live.url, requests[::2])
         shown = await calls(live, key)
@@ -102,5 +102,5 @@ async def calls(live: LiveRig, key: str) -> Sequence[str]:
                 answers.append(await http.get(f"/api/experiments{path}{separator}format={form}"))
         answers += [await http.get(f"/api/requests/{ID}-{it}") for it in ("openai", "anthropic", "tgi", "body")]
         answers.append(await http.get("/metrics"))
-    assert [it for it in answers if it.status_code >= 400] == []
-    return [it.text for it in answers]
+    assert [answer for answer in answers if answer.status_code >= 400] == []
+    return [answer.text for answer in answers]

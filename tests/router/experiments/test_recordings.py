@@ -64,7 +64,7 @@ async def test_every_dialects_requests_are_recorded_without_text_name_or_key(liv
         engine.answer = generates(ANSWER, engine)
     requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
     outcomes = await ask_all(live.url, requests)
-    answered = [it for it in outcomes if it.status == 200]
+    answered = [outcome for outcome in outcomes if outcome.status == 200]
     found = await recorded(live, len(answered))
     text = files(live.controller.directory)
     for marker in (PROMPT, ANSWER, USER, SESSION, key, "marker"):
@@ -208,7 +208,7 @@ async def test_a_replay_gives_the_verdict_of_the_live_experiment(
     assert sum(report.units.values()) == len(outcomes), "one unit per pair"
     assert report.alarms == []
     assert report.served == {"blue": {"blue": len(outcomes)}, "green": {"green": len(outcomes)}}
-    notes = [it for it in report.warnings if "made up" in it]
+    notes = [warning for warning in report.warnings if "made up" in warning]
     assert bool(notes) == (text == "none")
     for engine, before in ((live.blue, seen[0]), (live.green, seen[1])):
         sent = engine.requests[before:]
@@ -229,7 +229,7 @@ async def test_a_replay_finds_the_arm_that_fails(live: LiveRig, capsys: pytest.C
     code, printed, error = await asyncio.to_thread(replay, live, capsys, "--format", "json")
     assert (code, error) == (0, "")
     report = msgspec.json.decode(printed, type=Report)
-    (errors,) = [it for it in report.guardrails if it.event == "error"]
+    (errors,) = [guardrail for guardrail in report.guardrails if guardrail.event == "error"]
     assert errors.events == {"blue": 0, "green": 60}
     assert errors.alarm
     assert report.decision == "do_not_ship" or report.decision == "invalid"
@@ -240,13 +240,13 @@ async def test_all_dialects_recordings_can_be_replayed_with_and_without_their_te
 ) -> None:
     for text in ("full", "none"):
         live.chat_endpoint(record={"text": text})
-        await ask_all(live.url, [it for it in lanes() for _ in range(3)])
+        await ask_all(live.url, [lane for lane in lanes() for _ in range(3)])
     found = await recorded(live, 6 * len(lanes()))
     assert sum(it.body is not None for it in found) == 3 * len(lanes())
     code, printed, error = await asyncio.to_thread(replay, live, capsys, "--format", "json")
     assert (code, error) == (0, "")
     report = msgspec.json.decode(printed, type=Report)
-    assert [it for it in report.warnings if "refused" in it] == []
+    assert [warning for warning in report.warnings if "refused" in warning] == []
     assert report.served == {"blue": {"blue": len(found)}, "green": {"green": len(found)}}
 
 
@@ -310,8 +310,8 @@ async def test_the_metrics_of_an_experiment_judge_the_replay(
     assert (code, error) == (0, "")
     report = msgspec.json.decode(printed, type=Report)
     assert report.experiment == "first"
-    assert [it.metric for it in report.primary] == ["duration"]
-    assert [it.metric for it in report.secondary] == ["ttft", "output_tokens"]
+    assert [comparison.metric for comparison in report.primary] == ["duration"]
+    assert [comparison.metric for comparison in report.secondary] == ["ttft", "output_tokens"]
 
 
 async def test_an_interrupted_replay_can_be_reported(live: LiveRig, tmp_path: Path) -> None:
@@ -343,4 +343,4 @@ async def test_an_interrupted_replay_can_be_reported(live: LiveRig, tmp_path: Pa
     shown = open_directory(out, at=None).ask("GET", "/experiments/replay/report")
     report = msgspec.json.decode(shown, type=Report)
     assert answered <= sum(report.requests.values()) <= answered + 2
-    assert any("A replay of 40 recorded requests" in it for it in report.warnings)
+    assert any("A replay of 40 recorded requests" in warning for warning in report.warnings)

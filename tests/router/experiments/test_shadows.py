@@ -41,7 +41,7 @@ def until_counted(live: LiveRig, count: int) -> None:
 
     def mirrored() -> list[str]:
         lines = httpx.get(f"{live.url}/metrics").text.splitlines()
-        return [it for it in lines if it.startswith("switchyard_mirrored_requests_total{")]
+        return [line for line in lines if line.startswith("switchyard_mirrored_requests_total{")]
 
     wait_until(lambda: sum(float(it.rpartition(" ")[2]) for it in mirrored()) >= count, mirrored)
 
@@ -67,7 +67,7 @@ def test_a_report_of_many_users(shadowed: LiveRig) -> None:
         say(shadowed, f"user {number}")
     found = report(shadowed, 40)
     (beside,) = found["primaries"]
-    values = {it["metric"]: it for it in beside["values"]}
+    values = {value["metric"]: value for value in beside["values"]}
     assert (found["shadow"], beside["primary"], beside["compared"], beside["failed"]) == ("green", "blue", 40, {})
     assert values["equal_words"]["value"]["estimate"] == 0.75
     assert values["equal_words"]["value"]["lower"] < 0.75 < values["equal_words"]["value"]["upper"]

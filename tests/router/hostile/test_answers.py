@@ -271,7 +271,7 @@ WHOLE = [
     Garbage("huge json", b'{"choices":[' + b"{}," * 300_000 + b"5]}"),
     Garbage("plain text", b'{"choices":[{"message":{},"text":"a"}],"data":[{}]}', "text/plain", of_stream=False),
     Garbage("events", CHAT + b"data: [DONE]\n\n", EVENTS, of_stream=False),
-    *(Garbage(f"shape {it.decode()}", it, of_stream=False) for it in SHAPES),
+    *(Garbage(f"shape {shape.decode()}", shape, of_stream=False) for shape in SHAPES),
 ]
 FRAMES = [
     Garbage("a line", b"garbage\n\n"),
@@ -282,7 +282,7 @@ FRAMES = [
     Garbage("a control character", b'data: {"choices":[{"index":0,"delta":{"content":"\x01"}}]}\n\n'),
     Garbage("two lines", b"<b>\n" + CHAT),
     Garbage("no end", b"data: {\n"),
-    *(Garbage(f"shape {it.decode()}", b"data: " + it + b"\n\n") for it in SHAPES),
+    *(Garbage(f"shape {shape.decode()}", b"data: " + shape + b"\n\n") for shape in SHAPES),
 ]
 
 
@@ -342,7 +342,7 @@ class Lied:
         """The failed attempts that the metrics have counted."""
         text = self.client.request("GET", "/metrics").body.decode()
         begins = ("switchyard_errors_total{", "switchyard_retries_total{")
-        return sum(float(it.rpartition(" ")[2]) for it in text.splitlines() if it.startswith(begins))
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(begins))
 
 
 @pytest.fixture(scope="module")

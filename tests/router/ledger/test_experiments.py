@@ -141,7 +141,7 @@ def test_the_report_counts_what_clients_asked(live: LedgerRig) -> None:
     assert sum(report["units"].values()) == 40
     assert report["decision"] == "keep_going"
     assert report["served"] == {arm: {arm: requests} for arm, requests in report["requests"].items()}
-    values = {it["arm"]: it["value"] for it in report["primary"][0]["values"]}
+    values = {value["arm"]: value["value"] for value in report["primary"][0]["values"]}
     assert all(0 < value < 10 for value in values.values())
     view = live.call("GET", REPORT, params={"format": "text"}).text
     assert view.startswith(f"{NAME} on chat: ")
@@ -181,15 +181,15 @@ def test_feedback_counts_once_its_window_is_over(live: LedgerRig) -> None:
     rest = [{"request_id": id, "metric": "thumbs", "value": False} for id in ids[1:]]
     assert live.call("POST", "/api/feedback", json=rest).json()["pending"] == 0
     wait_until(lambda: live.here.scores >= 20)
-    assert [it["response_rate"] for it in thumbs(live)] == [None, None]
+    assert [thumb["response_rate"] for thumb in thumbs(live)] == [None, None]
     live.here.clock.now = 90.0
-    assert [it["response_rate"] for it in thumbs(live)] == [1.0, 1.0]
-    assert sum(it["value"] * it["requests"] for it in thumbs(live)) == pytest.approx(1.0)
+    assert [thumb["response_rate"] for thumb in thumbs(live)] == [1.0, 1.0]
+    assert sum(thumb["value"] * thumb["requests"] for thumb in thumbs(live)) == pytest.approx(1.0)
 
 
 def thumbs(live: LedgerRig) -> Any:
     """The metric's values in both arms."""
-    return next(it for it in live.report(20)["secondary"] if it["metric"] == "thumbs")["values"]
+    return next(comparison for comparison in live.report(20)["secondary"] if comparison["metric"] == "thumbs")["values"]
 
 
 def test_scores_of_other_callers_answers_do_not_count(live: LedgerRig) -> None:

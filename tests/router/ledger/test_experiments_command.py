@@ -75,11 +75,14 @@ def test_a_key_is_explained(running: ReportingCommand) -> None:
 def test_the_explained_deployment_is_the_one_that_answers(running: ReportingCommand) -> None:
     chat = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
     sessions = [f"session-{number}" for number in range(8)]
-    explained = [json.loads(running.switchyard("explain", "chat", it, "--json")[1])["deployment"] for it in sessions]
-    answers = [
-        httpx.post(f"{running.url}/v1/chat/completions", json=chat, headers={"x-session-id": it}) for it in sessions
+    explained = [
+        json.loads(running.switchyard("explain", "chat", session, "--json")[1])["deployment"] for session in sessions
     ]
-    assert [it.headers["azureml-model-deployment"] for it in answers] == explained
+    answers = [
+        httpx.post(f"{running.url}/v1/chat/completions", json=chat, headers={"x-session-id": session})
+        for session in sessions
+    ]
+    assert [answer.headers["azureml-model-deployment"] for answer in answers] == explained
     assert set(explained) == {"blue", "green"}
 
 

@@ -300,10 +300,10 @@ def test_late_requests_are_reported_before_they_end(recorded: Rig) -> None:
         next(parts)
         recorded.keeper.wait_for(late=3)
         assert recorded.keeper.rows == []
-        shown = [(it.kind, it.item.above_s) for it in recorded.keeper.late]
+        shown = [(overdue.kind, overdue.item.above_s) for overdue in recorded.keeper.late]
     assert shown == [(LateKind.SLOW, 0.05), (LateKind.SLOW, 0.1), (LateKind.UNFINISHED, 0.15)]
     (start,) = recorded.keeper.starts
-    assert {(it.item.seq, it.item.unit, it.assigned) for it in recorded.keeper.late} == {
+    assert {(overdue.item.seq, overdue.item.unit, overdue.assigned) for overdue in recorded.keeper.late} == {
         (start.item.seq, start.item.unit, "blue")
     }
     row = recorded.keeper.the_row()

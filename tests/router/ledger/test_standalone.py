@@ -143,8 +143,8 @@ def test_exposures_are_on_disk_within_a_second() -> None:
 def modes(directory: Path) -> tuple[set[int], set[int]]:
     """The modes of the directory with all folders below it, and of all files."""
     paths = [directory, *directory.rglob("*")]
-    folders, files = ([it for it in paths if it.is_dir() is wanted] for wanted in (True, False))
-    return {it.stat().st_mode & 0o777 for it in folders}, {it.stat().st_mode & 0o777 for it in files}
+    folders, files = ([path for path in paths if path.is_dir() is wanted] for wanted in (True, False))
+    return {folder.stat().st_mode & 0o777 for folder in folders}, {file.stat().st_mode & 0o777 for file in files}
 
 
 PRIVATE = ({0o700}, {0o600})

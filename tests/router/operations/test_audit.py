@@ -145,7 +145,7 @@ def test_a_call_with_a_method_that_there_is_not_leaves_one_record(audited: Audit
     for key, caller in (("boss", "boss"), ("no-such-key", "")):
         sent = {"authorization": f"Bearer {audited.keys.get(key, key)}", "x-request-id": key}
         assert httpx.request(method, audited.ramped.url + path, headers=sent).status_code == 405
-        (record,) = wait_until(lambda: [it for it in audited.records() if it["request_id"] == key])  # noqa: B023
+        (record,) = wait_until(lambda: [record for record in audited.records() if record["request_id"] == key])  # noqa: B023
         assert (record["call"], record["caller"], record["status"]) == (f"{method} {path}", caller, 405)
         assert (record["outcome"], record["error"], record["address"]) == ("refused", "method_not_allowed", "127.0.0.1")
 

@@ -100,7 +100,7 @@ def test_every_replicas_series_are_read_through_any_router(cluster: Cluster, rou
         "node": "10.0.0.2",
         "replica": "b1",
     }
-    assert {dict(it[1])["node"] for it in samples if it[0] == "haproxy_frontend_sessions_total"} == {
+    assert {dict(sample[1])["node"] for sample in samples if sample[0] == "haproxy_frontend_sessions_total"} == {
         "10.0.0.1",
         "10.0.0.2",
     }
@@ -121,7 +121,7 @@ def test_counters_survive_replicas_that_come_and_go(cluster: Cluster) -> None:
     cluster.start("r3")
     cluster.chat("r3", 1)
     scraper.scrape()
-    assert all(a <= b for (name, _), it in scraper.series.items() if name == REQUESTS for a, b in pairwise(it))
+    assert all(a <= b for (name, _), counts in scraper.series.items() if name == REQUESTS for a, b in pairwise(counts))
     assert scraper.increase(REQUESTS) == 4 + 5 + 2 + 1
     assert scraper.increase("gen_ai_server_request_duration_seconds_count") == 4 + 5 + 2 + 1
 
@@ -133,7 +133,7 @@ def test_scraping_several_routers_at_one_address_counts_wrongly(cluster: Cluster
     seen = []
     for id in ("r1", "r2", "r1"):
         lines = cluster.get("/metrics", id).text.splitlines()
-        seen.append(sum(float(it.rpartition(" ")[2]) for it in lines if it.startswith(REQUESTS + "{")))
+        seen.append(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(REQUESTS + "{")))
     assert seen == [4.0, 1.0, 4.0], "it falls, so that 3 requests are counted that were never made"
 
 

@@ -36,7 +36,7 @@ def overview(url: str, key: str | None = None) -> dict[str, Any]:
 
 def deployments(shown: dict[str, Any], endpoint: str = "chat") -> dict[str, dict[str, Any]]:
     (found,) = [it for it in shown["endpoints"] if it["endpoint"] == endpoint]
-    return {it["deployment"]: it for it in found["deployments"]}
+    return {deployment["deployment"]: deployment for deployment in found["deployments"]}
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def deployments(shown: dict[str, Any], endpoint: str = "chat") -> dict[str, dict
 def test_management_is_none_of_an_endpoints_requests(rig: Rig, path: str) -> None:
     for _ in range(5):
         httpx.get(f"{rig.url}{path}")
-    (chat,) = [it for it in overview(rig.url)["endpoints"] if it["endpoint"] == "chat"]
+    (chat,) = [endpoint for endpoint in overview(rig.url)["endpoints"] if endpoint["endpoint"] == "chat"]
     assert (chat["requests_per_s"], chat["refused"]) == (0, 0)
     lines = httpx.get(f"{rig.url}/metrics").text.splitlines()
-    assert [it for it in lines if it.startswith("switchyard_requests_total") and 'endpoint="chat"' in it] == []
+    assert [line for line in lines if line.startswith("switchyard_requests_total") and 'endpoint="chat"' in line] == []
 
 
 def test_requests_are_counted_for_the_deployment_that_answered(rig: Rig) -> None:
@@ -136,7 +136,7 @@ def test_a_caller_sees_its_own_endpoints(guarded: ManagedRig) -> None:
     assert httpx.get(f"{guarded.url}/api/overview").status_code == 401
     for name, endpoints in (("boss", ["chat", "embed"]), ("chat team", ["chat"]), ("embed team", ["embed"])):
         shown = overview(guarded.url, guarded.keys[name])
-        assert [it["endpoint"] for it in shown["endpoints"]] == endpoints
+        assert [endpoint["endpoint"] for endpoint in shown["endpoints"]] == endpoints
         assert (shown["why_not"] is None) == (name == "boss")
     assert (
         "mini"

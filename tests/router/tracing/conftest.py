@@ -28,7 +28,7 @@ def traced(rig: Rig, collector: OtlpReceiver, running_receiver: tuple[OtlpReceiv
     """The rig, with every request traced, and deployments that get the context."""
     deployments = rig.config["deployments"]
     rig.change(
-        deployments={name: {**it, "trace_context": True} for name, it in deployments.items()},
+        deployments={name: {**deployment, "trace_context": True} for name, deployment in deployments.items()},
         tracing={"endpoint": running_receiver[1], "percent": 100},
     )
     return rig

@@ -110,7 +110,7 @@ def test_the_sdks_probe_is_answered_without_credentials(rig: Rig, caplog: pytest
 
 def test_endpoints_are_listed(rig: Rig) -> None:
     endpoints = list(workspace(rig.url).serving_endpoints.list())
-    assert [(it.name, it.task, it.state.ready) for it in endpoints] == [
+    assert [(endpoint.name, endpoint.task, endpoint.state.ready) for endpoint in endpoints] == [
         ("chat", "llm/v1/chat", EndpointStateReady.READY),
         ("embed", "llm/v1/embeddings", EndpointStateReady.READY),
     ]
@@ -126,7 +126,7 @@ def test_a_trailing_slash_is_ignored(rig: Rig, path: str) -> None:
 def test_an_endpoint_is_described(rig: Rig) -> None:
     endpoint = workspace(rig.url).serving_endpoints.get("chat")
     assert shares(endpoint) == {"blue": 100, "green": 0}
-    assert [(it.name, it.entity_name) for it in endpoint.config.served_entities] == [
+    assert [(served_entity.name, served_entity.entity_name) for served_entity in endpoint.config.served_entities] == [
         ("blue", "blue-model"),
         ("green", "green-model"),
     ]
@@ -138,7 +138,7 @@ def test_a_sick_deployment_makes_its_endpoint_not_ready(rig: Rig) -> None:
     rig.blue.healthy = False
     endpoint = workspace(rig.url).serving_endpoints.get("chat")
     assert endpoint.state.ready is EndpointStateReady.NOT_READY
-    assert [it.state.deployment.value for it in endpoint.config.served_entities] == [
+    assert [served_entity.state.deployment.value for served_entity in endpoint.config.served_entities] == [
         "DEPLOYMENT_RECOVERING",
         "DEPLOYMENT_READY",
     ]
@@ -170,7 +170,7 @@ def test_management_is_counted_and_logged(rig: Rig, caplog: pytest.LogCaptureFix
         wait_until(lambda: len(caplog.records) == 2)  # a line is written once its answer has been sent
     assert answer.headers["x-request-id"] == "mine"
     lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
-    assert [(it["request_id"], it["operation"], it["endpoint"], it["status"]) for it in lines] == [
+    assert [(line["request_id"], line["operation"], line["endpoint"], line["status"]) for line in lines] == [
         ("mine", "get_endpoint", "chat", 200),
         (lines[1]["request_id"], "get_endpoint", "", 404),
     ]

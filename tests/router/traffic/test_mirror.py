@@ -267,9 +267,9 @@ def test_a_bad_shadow_is_a_row_and_nothing_else(mirrored: Rig, kind: str) -> Non
     mirrored.green.answer, failure, status = BAD_SHADOWS[kind]
     expected = post(mirrored, azureml_model_deployment="blue").json()
     answers = [post(mirrored) for _ in range(4)]
-    assert [it.json() for it in answers] == [expected] * 4
+    assert [answer.json() for answer in answers] == [expected] * 4
     pairs = mirrored.keeper.wait_for_pairs(4)
-    assert {(it.error, it.item.status, it.skipped) for it in pairs} == {(failure, status, Skip.NONE)}
+    assert {(pair.error, pair.item.status, pair.skipped) for pair in pairs} == {(failure, status, Skip.NONE)}
     until_counted(mirrored, "failed", 4)
     assert mirrored.router.state.health.open() == []
     assert mirrored.router.state.health.breakers.of("green").faults == 0
@@ -307,7 +307,7 @@ def test_a_shadow_that_hangs_fills_its_own_queue_and_nothing_else(mirrored: Rig)
         for _ in range(2 + MOST_WAITING + 3):
             assert client.post(f"{mirrored.url}/v1/chat/completions", json=SAY).status_code == 200
     pairs = mirrored.keeper.wait_for_pairs(3)
-    assert [it.skipped for it in pairs] == [Skip.QUEUE_FULL] * 3
+    assert [pair.skipped for pair in pairs] == [Skip.QUEUE_FULL] * 3
     assert outcomes(mirrored) == {"skipped_queue_full": 3}
     assert len(mirrored.green.requests) == 2
     metrics = httpx.get(f"{mirrored.url}/metrics").text
@@ -328,7 +328,7 @@ def test_the_end_of_the_process_does_not_wait_for_a_shadow(
     with servers.host(rig.router.app) as rig.url:
         for _ in range(3):
             assert post(rig).status_code == 200
-    assert [it.skipped for it in rig.keeper.pairs] == [Skip.SHUTDOWN] * 3
+    assert [pair.skipped for pair in rig.keeper.pairs] == [Skip.SHUTDOWN] * 3
 
 
 def test_requests_that_name_a_deployment_are_not_mirrored(mirrored: Rig) -> None:
@@ -346,7 +346,7 @@ def test_a_primary_that_failed_is_not_copied(mirrored: Rig) -> None:
     mirrored.blue.answer = lambda body: stream([chunk("a"), 'data: {"error": {"message": "gone", "code": 500}}\n\n'])
     post(mirrored, body={**SAY, "stream": True})
     pairs = mirrored.keeper.wait_for_pairs(2)
-    assert [(it.primary, it.skipped) for it in pairs] == [("blue", Skip.PRIMARY_FAILED)] * 2
+    assert [(pair.primary, pair.skipped) for pair in pairs] == [("blue", Skip.PRIMARY_FAILED)] * 2
     assert mirrored.green.requests == []
 
 
@@ -383,7 +383,7 @@ def test_large_requests_and_answers_are_not_copied(mirrored: Rig) -> None:
     mirrored.blue.answer = lambda body: JSONResponse({"id": "x", "choices": [choice], "usage": USAGE})
     assert post(mirrored).status_code == 200
     pairs = mirrored.keeper.wait_for_pairs(2)
-    assert [it.skipped for it in pairs] == [Skip.REQUEST_TOO_LARGE, Skip.ANSWER_TOO_LARGE]
+    assert [pair.skipped for pair in pairs] == [Skip.REQUEST_TOO_LARGE, Skip.ANSWER_TOO_LARGE]
     assert mirrored.green.requests == []
     state = mirrored.router.state.mirrors
     assert (state.bodies.used, state.answers.used) == (0, 0)
@@ -405,8 +405,8 @@ def test_the_budget_is_kept(mirrored: Rig) -> None:
     for number in range(1, 8):
         assert post(mirrored).status_code == 200
         mirrored.keeper.wait_for_pairs(number)
-    assert [it.skipped for it in mirrored.keeper.pairs] == [Skip.NONE] * 3 + [Skip.BUDGET] * 4
-    assert [it.item.tokens for it in mirrored.keeper.pairs] == [cost] * 3 + [None] * 4
+    assert [pair.skipped for pair in mirrored.keeper.pairs] == [Skip.NONE] * 3 + [Skip.BUDGET] * 4
+    assert [pair.item.tokens for pair in mirrored.keeper.pairs] == [cost] * 3 + [None] * 4
 
 
 def test_copies_count_against_no_limit(mirrored: Rig) -> None:
@@ -435,7 +435,7 @@ def test_units_are_drawn_whole_and_in_proportion(mirrored: Rig) -> None:
     until_counted(mirrored, "compared", 2)
     wait_until(lambda: len(mirrored.keeper.pairs) == len(mirrored.green.requests))
     pairs = mirrored.keeper.pairs
-    units = [it.item.unit for it in pairs]
+    units = [pair.item.unit for pair in pairs]
     assert {units.count(unit) for unit in units} == {2}
     assert 0 < len(set(units)) < len({row.item.unit for row in rows})
 

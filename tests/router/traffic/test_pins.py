@@ -213,7 +213,7 @@ def test_a_pin_of_a_deployment_that_fails_or_is_gone_counts_as_a_miss(talking: C
         wait_until(lambda: open_breakers(client) == ["blue"])
     assert talking.ask("chat", 1) == "green"
     assert talking.misses("failing") >= 1
-    deployments = {name: it for name, it in talking.rig.config["deployments"].items() if name != "blue"}
+    deployments = {name: deployment for name, deployment in talking.rig.config["deployments"].items() if name != "blue"}
     talking.rig.config = {**talking.rig.config, "deployments": deployments}
     talking.change(traffic={"green": 100})
     assert talking.ask("chat", 1, router=1) == "green"

@@ -191,8 +191,8 @@ def test_a_change_is_the_next_generation_on_every_router(planned: PlanRig, caplo
         answer = planned.ask(router=router)
         assert answer.headers["azureml-model-deployment"] == "green"
         assert answer.headers["x-switchyard-plan"] == shown["plan"] == planned.get(router=router)["plan"]
-    lines = [json.loads(JsonFormatter().format(it)) for it in caplog.records]
-    assert [it["plan"] for it in lines if it["event"] == "traffic_changed"] == [shown["plan"]]
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert [line["plan"] for line in lines if line["event"] == "traffic_changed"] == [shown["plan"]]
 
 
 def test_the_same_document_again_is_the_same_generation(planned: PlanRig) -> None:
@@ -228,7 +228,7 @@ def test_a_change_names_the_plan_that_it_was_made_for(planned: PlanRig) -> None:
 def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(planned: PlanRig) -> None:
     refused = planned.put({"weights": {"pink": 90}, "overrides": [{"deployment": "green"}], "ttl_s": -1})
     assert refused.status_code == 400
-    assert [it.partition(":")[0] for it in refused.json()["problems"]] == [
+    assert [problem.partition(":")[0] for problem in refused.json()["problems"]] == [
         "ttl_s",
         "weights.pink",
         "weights",
@@ -378,7 +378,7 @@ def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: PlanRig) ->
     assert shown["stops"] == [{"deployment": "green", "control": "blue", "before": 50, "after": 20}]
     assert shown["pins"] == [{"deployment": "green", "conversations": begun["green"]}]
     assert shown["moves"]["made_up_keys"]["pairs"] == [], "while green is stopped, blue has them all"
-    assert [it["weights"] for it in shown["after"]["earlier"]] == [SEED, {"blue": 50, "green": 50}]
+    assert [replaced["weights"] for replaced in shown["after"]["earlier"]] == [SEED, {"blue": 50, "green": 50}]
     untouched = planned.put({"weights": {"blue": 50, "green": 50}}, tag="", params={"dry_run": "true"}).json()
     assert (untouched["stops"], untouched["pins"]) == ([], [])
     explained = planned.call("GET", "/api/endpoints/chat/assignment?key=ann").json()
@@ -403,7 +403,7 @@ def test_the_history_has_every_plan_of_every_author(planned: PlanRig) -> None:
     planned.deploy(traffic={"blue": 30, "green": 70})
     planned.deploy(traffic={"blue": 30, "green": 70})
     third = planned.get()
-    shown = [(it["generation"], it["plan"], it.get("by"), it.get("reason")) for it in planned.history()]
+    shown = [(plan["generation"], plan["plan"], plan.get("by"), plan.get("reason")) for plan in planned.history()]
     assert [it[::2] for it in shown] == [(3, None), (2, "boss"), (1, "boss"), (0, None)]
     assert [it[1] for it in shown[:3]] == [third["plan"], second["plan"], first["plan"]]
     assert shown[2][3] == "a step"
@@ -437,7 +437,7 @@ def test_without_the_controller_there_is_no_history_and_changes_still_work(plann
     assert "ends temporary plans" in temporary.json()["error"]["message"]
     assert planned.change(weights={"green": 100})["generation"] == 2
     planned.controller.absent = False
-    assert [it["generation"] for it in planned.history()] == [2, 1, 0]
+    assert [plan["generation"] for plan in planned.history()] == [2, 1, 0]
 
 
 def test_a_temporary_plan_waits_for_a_controller_that_computes(planned: PlanRig) -> None:

@@ -53,8 +53,8 @@ def test_without_another_deployment_another_replica_is_called(rig: Rig, client: 
 
 def counted(client: httpx.Client, begins: str) -> dict[str, float]:
     """A metric's values by its other labels."""
-    lines = [it.removeprefix(begins) for it in client.get("/metrics").text.splitlines() if it.startswith(begins)]
-    return {label: float(value) for label, _, value in (it.partition("} ") for it in lines)}
+    lines = [line.removeprefix(begins) for line in client.get("/metrics").text.splitlines() if line.startswith(begins)]
+    return {label: float(value) for label, _, value in (line.partition("} ") for line in lines)}
 
 
 def test_in_a_storm_of_failures_retries_add_a_tenth(rig: Rig, client: httpx.Client) -> None:

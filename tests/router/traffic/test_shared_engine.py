@@ -29,7 +29,7 @@ def shared(rig: Rig) -> Rig:
 
 
 def declare(rig: Rig, url: str) -> None:
-    adapters = {it: {"url": url, "model": f"{it}-lora", "parent": "blue"} for it in ADAPTERS}
+    adapters = {adapter: {"url": url, "model": f"{adapter}-lora", "parent": "blue"} for adapter in ADAPTERS}
     rig.change(deployments={"blue": {"url": url, "model": "blue-model"}, **adapters})
     rig.chat_endpoint(traffic={**dict.fromkeys(ADAPTERS, 10), "blue": 0, "green": 0}, fallback=["green"])
 
@@ -49,7 +49,7 @@ def test_each_adapter_is_called_by_its_own_model_and_answers_by_its_own_name(sha
         answer = ask(shared, name)
         assert answer.json()["choices"][0]["message"]["content"] == f"Hello {name}-lora"
         assert answer.headers["azureml-model-deployment"] == name
-    assert [body["model"] for body in shared.blue.requests] == [f"{it}-lora" for it in ADAPTERS]
+    assert [body["model"] for body in shared.blue.requests] == [f"{adapter}-lora" for adapter in ADAPTERS]
     assert ask(shared, "adapter-3-lora").headers["azureml-model-deployment"] == "adapter-3", "the engine's own name"
 
 
@@ -114,7 +114,7 @@ def test_an_adapter_that_the_engine_lacks_is_no_fault_of_the_clients_nor_of_the_
 def test_an_unreachable_engine_is_unreachable_for_all_of_its_deployments(shared: Rig) -> None:
     declare(shared, f"http://127.0.0.1:{free_port()}")
     answers = [ask(shared) for _ in range(FAULTS_IN_A_ROW)]
-    assert {it.status_code for it in answers} == {200}
+    assert {answer.status_code for answer in answers} == {200}
     assert sorted(open_breakers(shared)) == sorted([*ADAPTERS, "blue"]), "five faults, spread over ten adapters"
 
 
@@ -137,7 +137,7 @@ def test_an_experiment_compares_adapters_of_one_engine(shared: Rig) -> None:
     shared.change(experiments={"tone": arms})
     served = [ask(shared).headers["azureml-model-deployment"] for _ in range(20)]
     rows = shared.keeper.wait_for(rows=len(served))
-    assert Counter((it.assigned, it.served) for it in rows) == Counter(zip(served, served, strict=True))
+    assert Counter((row.assigned, row.served) for row in rows) == Counter(zip(served, served, strict=True))
     assert set(served) == {"adapter-0", "adapter-1"}
 
 
@@ -154,4 +154,4 @@ def test_a_retry_under_another_name_does_not_belong_to_the_replica_that_failed(s
             body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
             answer = httpx.post(f"{front}/v1/chat/completions", json=body)
     assert answer.headers["azureml-model-deployment"] == "german"
-    assert [AFFINITY_HEADER in it for it in engine.headers] == [True, False]
+    assert [AFFINITY_HEADER in header for header in engine.headers] == [True, False]

@@ -55,7 +55,7 @@ class StoppableRouters:
     def stops(self, *stops: Stop) -> None:
         """Sets the controller's stops, and waits until both routers have them, without any request."""
         self.keeper.stops = list(stops)
-        wanted = {"chat": {it.deployment: it.control for it in stops}} if stops else {}
+        wanted = {"chat": {stop.deployment: stop.control for stop in stops}} if stops else {}
         for router in (self.rig.router, self.other):
             wait_until(lambda router=router: router.state.snapshot.stops == wanted)  # type: ignore[misc]
 
@@ -121,7 +121,7 @@ def test_records_use_the_weights_in_force(stoppable: StoppableRouters) -> None:
     rows = stoppable.keeper.wait_for(rows=16)[8:]
     assert {(row.plan, row.assigned, row.reason) for row in rows} == {(stopped, "blue", Reason.STICKY)}
     assert {start.plan for start in stoppable.keeper.starts[8:]} == {stopped}
-    weights = {it.id: it.weights for batch in stoppable.keeper.batches.values() for it in batch.plans}
+    weights = {plan.id: plan.weights for batch in stoppable.keeper.batches.values() for plan in batch.plans}
     assert weights == {configured: {"blue": 50, "green": 50}, stopped: {"blue": 100, "green": 0}}
     assert httpx.get(f"{stoppable.rig.url}/api/endpoints/chat/traffic").headers["etag"] == f'"{configured}"'
     metrics = httpx.get(f"{stoppable.rig.url}/metrics").text

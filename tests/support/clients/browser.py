@@ -150,9 +150,9 @@ async def accessibility_problems(page: Page) -> list[str]:
     await page.evaluate(file.read_text())  # not as a script of the page: its policy refuses that
     found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
-        f"{it['id']}: {it['help']}: {[node['html'] for node in it['nodes']]}"
-        for it in found["violations"]
-        if it["impact"] in ("serious", "critical")
+        f"{violation['id']}: {violation['help']}: {[node['html'] for node in violation['nodes']]}"
+        for violation in found["violations"]
+        if violation["impact"] in ("serious", "critical")
     ]
 
 

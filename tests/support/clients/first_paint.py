@@ -51,7 +51,7 @@ async def first_paint(browser: Browser, url: str, path: str, heading: str) -> Fi
 
         async def counters() -> dict[str, float]:
             found = await devtools.send("Performance.getMetrics")
-            return {it["name"]: it["value"] for it in found["metrics"]}
+            return {metric["name"]: metric["value"] for metric in found["metrics"]}
 
         responses: list[Response] = []
         page.on("response", lambda response: responses.append(response))

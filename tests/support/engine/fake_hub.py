@@ -18,17 +18,17 @@ def hub(models: Path) -> Starlette:
     """Every folder in `models` is a repository `acme/<name>` with one revision."""
 
     def files(request: Request) -> list[Path]:
-        return sorted(it for it in (models / request.path_params["name"]).rglob("*") if it.is_file())
+        return sorted(path for path in (models / request.path_params["name"]).rglob("*") if path.is_file())
 
     def name_of(path: Path) -> str:
         return "/".join(path.relative_to(models).parts[1:])
 
     async def repository(request: Request) -> Response:
-        siblings = [{"rfilename": name_of(it), "size": it.stat().st_size} for it in files(request)]
+        siblings = [{"rfilename": name_of(file), "size": file.stat().st_size} for file in files(request)]
         return JSONResponse({"id": f"{OWNER}/{request.path_params['name']}", "sha": REVISION, "siblings": siblings})
 
     async def tree(request: Request) -> Response:
-        return JSONResponse([_entry(name_of(it), it) for it in files(request)])
+        return JSONResponse([_entry(name_of(file), file) for file in files(request)])
 
     async def content(request: Request) -> Response:
         path = models / request.path_params["name"] / request.path_params["file"]

@@ -65,7 +65,9 @@ def response(body: dict[str, Any]) -> Response:
 
 def response_of(events: Iterable[Mapping[str, Any]]) -> Response:
     """The stream of a response with these events, which vLLM numbers."""
-    return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
+    return stream(
+        [f"event: {event['type']}\n" + frame({**event, "sequence_number": n}) for n, event in enumerate(events)]
+    )
 
 
 def completion(body: dict[str, Any]) -> Response:

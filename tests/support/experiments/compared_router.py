@@ -40,7 +40,7 @@ def on_a_ramp() -> Report:
         )
         for number, (share, (blue, green)) in enumerate(RAMP.items())
     ]
-    units = {arm: sum(it.units[arm] for it in plans) for arm in (BLUE, GREEN)}
+    units = {arm: sum(plan.units[arm] for plan in plans) for arm in (BLUE, GREEN)}
     requests = {BLUE: 19424, GREEN: 12446}
     (primary,) = SHIP.primary
     sentence = f"{units[BLUE]:,} units on {BLUE}, {units[GREEN]:,} on {GREEN}, {sum(requests.values()):,} requests, "
@@ -53,9 +53,10 @@ def on_a_ramp() -> Report:
         sample_ratio=msgspec.structs.replace(SHIP.sample_ratio, plans=plans),
         distributions=[
             msgspec.structs.replace(
-                it, arms=[msgspec.structs.replace(arm, requests=requests[arm.arm]) for arm in it.arms]
+                distribution,
+                arms=[msgspec.structs.replace(arm, requests=requests[arm.arm]) for arm in distribution.arms],
             )
-            for it in SHIP.distributions
+            for distribution in SHIP.distributions
         ],
     )
 
@@ -79,7 +80,7 @@ LOOKS = 96
 def first_look_below_zero(last: Effect) -> float:
     """When the treatment was better for the first time, in Unix seconds."""
     parts = (number / LOOKS for number in range(1, LOOKS + 1))
-    return next(START + it * (NOW - START) for it in parts if (interval_at(it, last).upper or 0.0) < 0)
+    return next(START + part * (NOW - START) for part in parts if (interval_at(part, last).upper or 0.0) < 0)
 
 
 SHOWN = on_a_ramp()

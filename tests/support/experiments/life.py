@@ -106,8 +106,8 @@ class Life:
             late = [it for it in self._late if it.at + it.above_s < self.clock.now]
             self._late = [it for it in self._late if it not in late]
             self._scores += scores_of(batch.rows)
-            scores = [it for it in self._scores if it.at < self.clock.now]
-            self._scores = [it for it in self._scores if it not in scores]
+            scores = [score for score in self._scores if score.at < self.clock.now]
+            self._scores = [score for score in self._scores if score not in scores]
             lost_rows = [Lost("chat", "green", lost)]
             ahead, behind = halves(batch)
             self._ingest(replace(ahead, late=late, feedback=scores, lost=lost_rows))
@@ -179,8 +179,8 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
         replace(
             batch,
             router=f"router-{half}",
-            starts=[it for it in batch.starts if it.seq % 2 == half],
-            rows=[it for it in batch.rows if it.seq % 2 == half],
+            starts=[start for start in batch.starts if start.seq % 2 == half],
+            rows=[row for row in batch.rows if row.seq % 2 == half],
             late=[],
         )
         for half in (0, 1)

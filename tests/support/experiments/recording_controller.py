@@ -121,15 +121,15 @@ class Keeper:
 
     @property
     def starts(self) -> list[Seen]:
-        return [_seen(batch, it) for batch in self._in_order for it in batch.starts]
+        return [_seen(batch, start) for batch in self._in_order for start in batch.starts]
 
     @property
     def rows(self) -> list[Seen]:
-        return [_row(batch, it) for batch in self._in_order for it in batch.rows]
+        return [_row(batch, row) for batch in self._in_order for row in batch.rows]
 
     @property
     def late(self) -> list[Seen]:
-        return [_seen(batch, it) for batch in self._in_order for it in batch.late]
+        return [_seen(batch, overdue) for batch in self._in_order for overdue in batch.late]
 
     @property
     def feedback(self) -> list[FeedbackItem]:
@@ -137,7 +137,7 @@ class Keeper:
 
     @property
     def pairs(self) -> list[SeenPair]:
-        return [_pair(batch, it) for batch in self._in_order for it in batch.pairs]
+        return [_pair(batch, pair) for batch in self._in_order for pair in batch.pairs]
 
     def wait_for_pairs(self, count: int) -> list[SeenPair]:
         """The pairs, once there are this many."""

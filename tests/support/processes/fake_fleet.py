@@ -25,11 +25,13 @@ class MemoryFleet:
         self._metrics[replica.id] = metrics
 
     def drain(self, id: str) -> None:
-        replicas = [it._replace(state=STOPPING) if it.id == id else it for it in self.listed.replicas]
+        replicas = [
+            replica._replace(state=STOPPING) if replica.id == id else replica for replica in self.listed.replicas
+        ]
         self.listed = self.listed._replace(replicas=replicas)
 
     def end(self, id: str) -> None:
-        self.listed = self.listed._replace(replicas=[it for it in self.listed.replicas if it.id != id])
+        self.listed = self.listed._replace(replicas=[replica for replica in self.listed.replicas if replica.id != id])
         del self._metrics[id]
 
     async def fleet(self) -> Fleet:

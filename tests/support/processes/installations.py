@@ -50,25 +50,25 @@ def _loaded(text: str) -> tuple[Config | None, Sequence[str]]:
 
 def engine(document: dict[str, Any], name: str = "smollm2-blue") -> dict[str, Any]:
     """An application's `llm_config`, to change it."""
-    (found,) = (it for it in document["applications"] if it["name"] == name)
+    (found,) = (application for application in document["applications"] if application["name"] == name)
     config: dict[str, Any] = found["args"]["llm_config"]
     return config
 
 
 def levels(findings: Iterable[Finding]) -> list[Level]:
-    return [it.level for it in findings]
+    return [finding.level for finding in findings]
 
 
 def the_problem(findings: Iterable[Finding]) -> str:
     """The message of the only problem; it has a fix."""
-    (found,) = (it for it in findings if it.level is Level.PROBLEM)
+    (found,) = (finding for finding in findings if finding.level is Level.PROBLEM)
     assert found.fix
     return found.message
 
 
 def the_warning(findings: Iterable[Finding]) -> str:
     """The message of the only warning; it has a fix, and nothing is worse."""
-    (found,) = (it for it in findings if it.level is not Level.OK)
+    (found,) = (finding for finding in findings if finding.level is not Level.OK)
     assert found.level is Level.WARNING
     assert found.fix
     return found.message

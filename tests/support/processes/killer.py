@@ -28,7 +28,7 @@ class Killer:
 
     def has_killed(self, begin: str) -> bool:
         """Whether there was a death whose description starts with this text."""
-        return any(it.startswith(begin) for it in self.deaths)
+        return any(death.startswith(begin) for death in self.deaths)
 
     def open_store(self, url: str, base: Path) -> FileStore:
         """The local directory."""
@@ -61,7 +61,7 @@ class _MortalStore:
 
 def _effects(data: bytes) -> str:
     entries = [msgspec.json.decode(line, type=JournalEntry) for line in data.splitlines()]
-    return ", ".join(f"{it.kind}: {it.detail['text']}" for it in entries if it.kind in KINDS)
+    return ", ".join(f"{entry.kind}: {entry.detail['text']}" for entry in entries if entry.kind in KINDS)
 
 
 class MortalControl(MemoryControl):

@@ -142,7 +142,7 @@ class Traffic:
 
     def since(self, moment: float) -> list[Outcome]:
         """Every request that ended after `moment`, so far."""
-        return [it for it in list(self._outcomes) if it.ended >= moment]
+        return [outcome for outcome in list(self._outcomes) if outcome.ended >= moment]
 
     def stop(self) -> None:
         """Starts no more requests."""
@@ -163,7 +163,7 @@ class Traffic:
             begun = dict(self._coming)
             if len(begun) == len(self._kinds) and max(begun.values()) < moment:
                 return moment
-            assert moment < deadline, [it.name for place, it in enumerate(self._kinds) if place not in begun]
+            assert moment < deadline, [kind.name for place, kind in enumerate(self._kinds) if place not in begun]
             time.sleep(0.005)
 
     def _ended(self, lane: Lane, begun: float) -> int:
@@ -194,4 +194,4 @@ class Traffic:
 
 def unexplained(outcomes: Sequence[Outcome], explains: Callable[[Outcome], bool] = lambda it: False) -> list[str]:
     """The requests that were not answered in full and that `explains` does not account for."""
-    return [str(it) for it in outcomes if not it.is_whole and not explains(it)]
+    return [str(outcome) for outcome in outcomes if not outcome.is_whole and not explains(outcome)]

@@ -26,8 +26,8 @@ class Scraper:
     def scrape(self) -> dict[Series, float]:
         """Every sample of one round."""
         found: dict[Series, float] = {}
-        for it in self.targets():
-            (address,), labels = it["targets"], it["labels"]
+        for target in self.targets():
+            (address,), labels = target["targets"], target["labels"]
             answer = self._get(f"http://{address}{labels['__metrics_path__']}")
             assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
             of_target = {name: value for name, value in labels.items() if not name.startswith("__")}

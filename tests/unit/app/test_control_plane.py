@@ -89,7 +89,7 @@ async def test_exactly_one_of_concurrent_changes_is_made(control: MemoryControl)
     wanted = [{"blue": share, "green": 100 - share} for share in range(10)]
     changes = [change_traffic(control, "chat", seen=SEEN, wanted=traffic, author=ALICE) for traffic in wanted]
     outcomes = await asyncio.gather(*changes, return_exceptions=True)
-    assert (outcomes.count(None), sum(isinstance(it, Conflict) for it in outcomes)) == (1, 9)
+    assert (outcomes.count(None), sum(isinstance(outcome, Conflict) for outcome in outcomes)) == (1, 9)
     assert control.config["endpoints"]["chat"]["traffic"] == wanted[outcomes.index(None)]
 
 
@@ -303,7 +303,7 @@ def changed(endpoint: Endpoint, *weights: Mapping[str, int], **more: Any) -> lis
     """The earlier weights after these changes, ten seconds apart, and until when they count."""
     for number, wanted in enumerate(weights):
         endpoint = planned(endpoint, WantedPlan(wanted, **more), Authorship("alice", 1000.0 + 10 * number))
-    return [(dict(it.weights), it.until) for it in endpoint.plan.earlier]
+    return [(dict(replaced.weights), replaced.until) for replaced in endpoint.plan.earlier]
 
 
 HALF = {"blue": 50, "green": 50}
@@ -344,11 +344,11 @@ def test_a_deployment_stays_withdrawn_until_it_has_a_share_again() -> None:
 def test_a_conversation_that_left_a_withdrawn_deployment_does_not_go_back_when_it_has_a_share_again() -> None:
     out = planned(chat_endpoint(), WantedPlan(MOVED, withdrawn={"blue": "green"}), Authorship("alice", 1000.0))
     again = planned(out, WantedPlan(SEEN), Authorship("alice", 1010.0))
-    assert [(dict(it.weights), it.withdrawn) for it in again.plan.earlier] == [
+    assert [(dict(replaced.weights), replaced.withdrawn) for replaced in again.plan.earlier] == [
         (SEEN, {"blue": "green"}),
         (MOVED, {}),
     ]
     then = planned(again, WantedPlan(HALF), Authorship("alice", 1020.0))
-    assert (SEEN, {}) in [(dict(it.weights), it.withdrawn) for it in then.plan.earlier], (
+    assert (SEEN, {}) in [(dict(replaced.weights), replaced.withdrawn) for replaced in then.plan.earlier], (
         "conversations started since stay on blue"
     )

@@ -66,9 +66,9 @@ def test_a_load_that_is_twice_as_large_needs_at_least_as_many(load: Load) -> Non
 def test_the_replicas_that_are_needed_hold_the_load(load: Load) -> None:
     """Each replica gets at most its capacity, and one replica less would not be enough."""
     room, count = capacity(load.replicas, TARGET), needed(load, TARGET)
-    running = sum(it.running for it in load.replicas)
-    waiting = max(sum(it.waiting for it in load.replicas), load.ongoing - running)
-    waiting += sum(it.held for it in load.replicas)
+    running = sum(replica.running for replica in load.replicas)
+    waiting = max(sum(replica.waiting for replica in load.replicas), load.ongoing - running)
+    waiting += sum(replica.held for replica in load.replicas)
     demand = running + waiting * room_of_one(load.replicas) + load.queued
     assert demand <= count * room + 0.001
     assert count == 0 or demand > (count - 1) * room
@@ -189,7 +189,7 @@ def test_the_policy_does_not_oscillate_at_constant_load(requests: int, kv_each: 
     if replicas < settled:
         assert seen == sorted(seen), "it only grows"
     loads = at_constant_load(requests, kv_each, settled).replicas
-    running, waiting = sum(it.running for it in loads), sum(it.waiting for it in loads)
+    running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
     assert waiting * SERVICE_S <= DRAIN_S * running, "the queue is worked off in time"
 
 

@@ -74,7 +74,7 @@ def test_an_application_sleeps_if_it_is_to_have_no_replica() -> None:
     from deployments.control_plane import _count_function
 
     def deployment(target: int, *states: str) -> Any:
-        replicas = [SimpleNamespace(state=SimpleNamespace(value=it)) for it in states]
+        replicas = [SimpleNamespace(state=SimpleNamespace(value=state)) for state in states]
         return SimpleNamespace(target_num_replicas=target, list_replica_details=lambda: replicas)
 
     found = {

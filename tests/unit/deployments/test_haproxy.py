@@ -112,7 +112,7 @@ class Proxy:
                 connections = psutil.Process(process.pid).net_connections("tcp4")
             except psutil.NoSuchProcess:
                 return True
-            return not [it for it in connections if it.status == psutil.CONN_LISTEN]
+            return not [connection for connection in connections if connection.status == psutil.CONN_LISTEN]
 
         wait_until(stopping, lambda: "the replaced HAProxy still listens")
 

@@ -20,8 +20,12 @@ from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port
 
 COMMANDS = sorted(
-    {str(it.name or it.callback.__name__).rstrip("_") for it in app.registered_commands if it.callback}
-    | {str(it.name) for it in app.registered_groups}
+    {
+        str(command.name or command.callback.__name__).rstrip("_")
+        for command in app.registered_commands
+        if command.callback
+    }
+    | {str(group.name) for group in app.registered_groups}
 )
 VERSION = "import importlib.metadata; print(importlib.metadata.version('switchyard'))"
 
@@ -121,7 +125,7 @@ LOST = re.compile(r"is missing|not in this directory|[Nn]o such|not found|Traceb
 def commands_in(text: str) -> set[str]:
     """The commands that a text names, without those that have something to fill in."""
     starts = re.finditer(rf"(?:{invocation.URL_VARIABLE}=\S+ )?{re.escape(invocation.program())} ", text)
-    named = (COMMAND_END.split(text[it.start() :], maxsplit=1)[0] for it in starts)
+    named = (COMMAND_END.split(text[start.start() :], maxsplit=1)[0] for start in starts)
     return {it for it in named if not PLACEHOLDER.search(it.partition(invocation.program())[2])}
 
 
@@ -194,7 +198,7 @@ def test_every_command_that_is_printed_runs_where_it_was_printed(stand: Stand) -
 def test_the_examples_of_the_help_name_the_default_configuration_where_it_is_not(stand: Stand) -> None:
     examples = {line for name in ("serve", "deploy", "check") for line in commands_in(stand.printed(name, "--help"))}
     others = ("my_config", "values", "--help", "Qwen")
-    default = {it for it in examples if not any(other in it for other in others)}
+    default = {example for example in examples if not any(other in example for other in others)}
     assert len(default) == 3
     for line in default:
         stand.paste(line.replace(" deploy", " check"))  # nothing runs to which it could be applied

@@ -332,7 +332,7 @@ def test_a_wrong_or_expired_key_counts_as_no_use() -> None:
     for key, at in ((old, moment(2)), (f"{old[:-1]}{'a' if old[-1] != 'a' else 'b'}", NOW)):
         with pytest.raises(Unauthorized):
             ring.caller(key, at.timestamp())
-    assert [it.last_used for it in ring.uses()] == [None]
+    assert [use.last_used for use in ring.uses()] == [None]
 
 
 def test_two_keys_of_one_name_are_refused_with_their_lines(tmp_path: Path) -> None:

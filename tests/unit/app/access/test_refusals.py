@@ -89,9 +89,9 @@ def test_the_log_has_one_bounded_line_for_any_number_of_refusals(
     assert (fields["requests"], fields["throttled"]) == (3070, 50 * (60 - MOST_A_MINUTE) + 70 - MOST_A_MINUTE)
     assert fields["sources"][0] == {"source": "busy", "requests": 70}
     assert len(fields["sources"]) == 10
-    assert fields["other_sources"] == 3070 - sum(it["requests"] for it in fields["sources"])
+    assert fields["other_sources"] == 3070 - sum(source["requests"] for source in fields["sources"])
     assert len(fields["reasons"]) <= 11
-    assert sum(it["requests"] for it in fields["reasons"]) == 3070
+    assert sum(reason["requests"] for reason in fields["reasons"]) == 3070
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def cases() -> Iterator[Any]:
 @cache
 def validator(dialect: str, operation: str) -> Draft202012Validator:
     described = document(operations(DIALECTS))
-    model = next(it for it in DIALECTS if it.name == dialect).bodies[operation][0].model
+    model = next(candidate for candidate in DIALECTS if candidate.name == dialect).bodies[operation][0].model
     reference = f"#/components/schemas/{dialect}.{model.__name__}"
     return Draft202012Validator({"$ref": reference, "components": described["components"]})
 
@@ -334,7 +334,7 @@ def validator(dialect: str, operation: str) -> Draft202012Validator:
 def accepted(dialect: str, operation: str, body: Mapping[str, Any]) -> bool:
     request = Request("POST", "/x", json.dumps(body).encode(), query={"api-version": "2024-05-01-preview"})
     try:
-        next(it for it in DIALECTS if it.name == dialect).parse(
+        next(candidate for candidate in DIALECTS if candidate.name == dialect).parse(
             operation, request, ParseContext(CONFIG, CONTEXT.random)
         )
     except ClientError:

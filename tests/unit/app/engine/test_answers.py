@@ -122,7 +122,9 @@ CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/respons
 
 
 def frames(*events: Any) -> bytes:
-    return b"".join(b"data: %b\n\n" % (it if isinstance(it, bytes) else json.dumps(it).encode()) for it in events)
+    return b"".join(
+        b"data: %b\n\n" % (event if isinstance(event, bytes) else json.dumps(event).encode()) for event in events
+    )
 
 
 def part(index: int, reason: str | None = None) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def test_vectors_are_read_from_numbers_and_from_base64() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_truncated_answer_has_its_complete_vectors(packed: bool) -> None:
     numbers = [[float(10 * row + column) for column in range(6)] for row in range(4)]
-    values = [base64.b64encode(array("f", it).tobytes()).decode() for it in numbers] if packed else numbers
+    values = [base64.b64encode(array("f", number).tobytes()).decode() for number in numbers] if packed else numbers
     answer = embeddings(*values)
     for cut in range(answer.index(b'"index": 2') + 5, answer.index(b'"index": 3')):
         assert [list(it) for it in vectors_of(answer[:cut])][:2] == numbers[:2]

@@ -181,7 +181,7 @@ def test_the_promise_follows_from_the_request(body: dict[str, Any], promise: Pro
 
 
 def chat(content: str | None = None, *arguments: str) -> bytes:
-    calls = [{"id": "c", "function": {"name": "f", "arguments": it}} for it in arguments]
+    calls = [{"id": "c", "function": {"name": "f", "arguments": argument}} for argument in arguments]
     return dump({"choices": [{"index": 0, "message": {"content": content, "tool_calls": calls}}]})
 
 

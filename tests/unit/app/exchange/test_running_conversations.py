@@ -166,7 +166,7 @@ class RunningConversations(RuleBasedStateMachine):
 
     @property
     def _stopped(self) -> set[str]:
-        return {it.deployment for it in self.stops}
+        return {stop.deployment for stop in self.stops}
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 30.0, 60.0, 99.0, 101.0]))
     def time_passes(self, seconds: float) -> None:

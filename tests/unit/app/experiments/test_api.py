@@ -89,7 +89,7 @@ def test_json_has_former_names_of_fields_too(answers: Answers) -> None:
         assert it["ln_e"] == it["log_e_value"]
     for it in (*report["primary"], *report["secondary"]):
         assert it["not_worse"] == it["non_inferior"]
-    assert any(it["non_inferior"] for it in report["primary"])
+    assert any(comparison["non_inferior"] for comparison in report["primary"])
 
 
 def test_the_history_of_a_metric(answers: Answers) -> None:
@@ -182,8 +182,8 @@ def test_exposures_are_found_by_the_hash_in_the_path(reader: FakeReader, answers
 
 def test_series_are_those_of_experiments_with_evidence(answers: Answers) -> None:
     series = get(answers, "/series")
-    assert {it["labels"]["experiment"] for it in series} == {"green-float32"}
-    assert all(it["labels"]["endpoint"] == "chat" for it in series)
+    assert {gauge["labels"]["experiment"] for gauge in series} == {"green-float32"}
+    assert all(gauge["labels"]["endpoint"] == "chat" for gauge in series)
 
 
 def test_the_report_lists_the_latest_actions(answers: Answers, reader: FakeReader) -> None:

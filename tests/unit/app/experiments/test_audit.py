@@ -26,7 +26,7 @@ class Disk:
         return AuditRecord(id=new_id(self.now), at=self.now, action=action, outcome="accepted", status=200)
 
     def found(self, trail: AuditTrail, **query: str) -> list[str]:
-        return [it["id"] for it in json.loads(trail.answer({"limit": "10000", **query}).body)["records"]]
+        return [record["id"] for record in json.loads(trail.answer({"limit": "10000", **query}).body)["records"]]
 
     @property
     def files(self) -> list[Path]:

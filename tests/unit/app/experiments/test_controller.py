@@ -199,7 +199,7 @@ def test_a_router_is_gone_once_it_has_been_silent_for_long_and_back_when_it_spea
     assert desk.analysis.gone == []
     desk.pass_time(1.0)
     assert desk.analysis.gone == ["router-a"]
-    assert [it.detail["gone"] for it in desk.controller.entries() if it.kind == LOAD][-1] == ["router-a"]
+    assert [entry.detail["gone"] for entry in desk.controller.entries() if entry.kind == LOAD][-1] == ["router-a"]
     desk.send(full(2))
     desk.pass_time(1.0)
     assert desk.analysis.gone == []
@@ -446,7 +446,7 @@ def test_an_exposure_has_the_last_score_of_each_metric_by_its_caller_or_a_manage
         (10_001, 8, "stars", 1.0),
         (10_002, 7, "thumbs", 1.0),
     ]
-    desk.send(full(1, feedback=[FeedbackItem(START + n, *it) for n, it in enumerate(scores)]))
+    desk.send(full(1, feedback=[FeedbackItem(START + n, *score) for n, score in enumerate(scores)]))
     (waiting,) = desk.controller.exposures(10_001)
     assert waiting["feedback"] == {"thumbs": 0.0, "stars": 4.0}
     desk.pass_time(60)
@@ -481,7 +481,7 @@ def test_the_journal_records_events_and_a_restart_keeps_the_run(desk: Desk) -> N
     assert desk.analysis.restored == {"largest": 3.5}
     kinds = [entry.kind for entry in desk.controller.entries()]
     assert kinds.count("run_begun") == 1
-    assert [it for it in kinds if it not in ("configuration", "plan", *FACTS)] == [
+    assert [kind for kind in kinds if kind not in ("configuration", "plan", *FACTS)] == [
         "controller_started",
         "run_begun",
         "run_state",

@@ -104,7 +104,7 @@ def begun(at: float = 0.0, writer: str = "a") -> JournalEntry:
 
 
 def texts(found: Page) -> list[str]:
-    return [it.data["text"] for it in found.events]
+    return [event.data["text"] for event in found.events]
 
 
 def calls(entries: Sequence[JournalEntry], **query: str) -> Page:

@@ -73,7 +73,7 @@ async def test_sent_batches_are_on_disk_when_the_host_has_stopped(tmp_path: Path
     async with hosted:
         assert progress(await hosted.send(one_request())) == (1, 0)
         answer = await hosted.ask("GET", "/experiments", {}, b"")
-        assert [it["experiment"] for it in json.loads(answer.body)["experiments"]] == ["trial"]
+        assert [experiment["experiment"] for experiment in json.loads(answer.body)["experiments"]] == ["trial"]
     store = LocalStore(tmp_path / ".run/ledger")
     (segment,) = segments.committed(store)
     assert segments.read(store, segment, Tables())[1].rows.seq.tolist() == [1]
@@ -130,7 +130,7 @@ async def test_a_question_for_plans_is_answered_from_the_present_configuration(t
 
     async def weights() -> list[dict[str, int]]:
         answer = await hosted.ask("GET", "/endpoints/chat/plans", {}, b"")
-        return [it["weights"] for it in json.loads(answer.body)["plans"]]
+        return [plan["weights"] for plan in json.loads(answer.body)["plans"]]
 
     async with hosted:
         (first,) = await weights()

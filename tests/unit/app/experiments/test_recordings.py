@@ -23,7 +23,7 @@ PATH = "recordings/date=2025-11-13/20251113T021320-0123456789abcdef-000007.jsonl
 
 
 def files(directory: Path) -> list[str]:
-    return sorted(it.relative_to(directory).as_posix() for it in directory.rglob("*") if it.is_file())
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
 def keeper(directory: Path) -> RecordingKeeper:

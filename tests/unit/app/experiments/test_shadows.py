@@ -121,7 +121,7 @@ def test_the_document_of_a_shadow() -> None:
 
 def test_the_series_of_a_shadow() -> None:
     samples = list(shadow_series(report()))
-    assert {it.metric for it in samples} == {MIRROR_VALUE}
+    assert {sample.metric for sample in samples} == {MIRROR_VALUE}
     first = samples[0]
     assert first.labels == {
         "endpoint": "chat",
@@ -300,7 +300,7 @@ def test_pairs_of_this_shadow_since_its_beginning_count_by_primary() -> None:
     judge.count(PairColumns.empty())
     report = judge.report("chat", 2000.0, ["something"])
     assert report is not None
-    assert [(it.primary, it.compared) for it in report.primaries] == [("red", 2), ("blue", 1)]
+    assert [(primary.primary, primary.compared) for primary in report.primaries] == [("red", 2), ("blue", 1)]
     assert (report.copies, report.skipped, report.warnings) == (3, {"budget": 1, "other": 1}, ["something"])
     judge.forget()
     emptied = judge.report("chat", 2000.0)

@@ -161,7 +161,7 @@ def test_requests_in_flight_are_counted_until_they_end() -> None:
     recorder.ledger.finish(open_requests[0], RequestEnd(200, 1.0))
     other, last = recorder.start("green"), recorder.start()
     (batch,) = recorder.batches()
-    assert [it.in_flight for it in open_requests] == [0, 1, 2]
+    assert [open_request.in_flight for open_request in open_requests] == [0, 1, 2]
     assert (other.in_flight, last.in_flight) == (0, 2), "each deployment's own"
     assert len(batch.starts) == 5
 

@@ -50,7 +50,7 @@ class Rig:
 
     def outgoing(self) -> tuple[list[Pins], int]:
         pins, seen = self.sync.outgoing()
-        return [it for it in pins if it.conversations], seen
+        return [pin for pin in pins if pin.conversations], seen
 
     def acknowledge(self, controller: str = "c1", end: int = 0, *pins: Pins) -> None:
         self.sync.apply(Acknowledgement(0, 0, controller=controller, pins=list(pins), pins_end=end))

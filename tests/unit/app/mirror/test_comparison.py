@@ -22,7 +22,7 @@ def says(text: str | None, *calls: tuple[str, str], **fields: Any) -> MeasuredAn
 
 
 def vectors(*values: list[float]) -> MeasuredAnswer:
-    answer = json.dumps({"data": [{"embedding": it} for it in values]}).encode()
+    answer = json.dumps({"data": [{"embedding": value} for value in values]}).encode()
     return MeasuredAnswer(answer, False, FinishCode.NONE, True, None, 1.0, None)
 
 

@@ -180,7 +180,7 @@ async def test_copies_wait_for_a_slot_in_their_order_and_leave_nothing_behind() 
         bench.upstream.go.set()
         await settle()
         assert (bench.upstream.calls, bench.upstream.most_at_once, bench.counted.waiting) == (7, 2, 0)
-        assert [(it.seq, it.equal) for it in bench.pairs()] == [(seq, 1) for seq in range(1, 8)]
+        assert [(pair.seq, pair.equal) for pair in bench.pairs()] == [(seq, 1) for seq in range(1, 8)]
         assert bench.counted.outcomes == ["compared"] * 7
     assert bench.room == (0, 0)
 
@@ -203,7 +203,7 @@ async def test_above_64_waiting_copies_are_skipped() -> None:
         bench.upstream.go.clear()
         for _ in range(1 + MOST_WAITING + 2):
             bench.request()
-        assert [it.skipped for it in bench.pairs()] == [Skip.QUEUE_FULL] * 2
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.QUEUE_FULL] * 2
     assert bench.room == (0, 0)
     assert bench.counted.outcomes.count("skipped_shutdown") == 1 + MOST_WAITING
 
@@ -216,7 +216,7 @@ async def test_memory_is_bounded(limit: str) -> None:
         for _ in range(10):
             bench.request()
         assert max(bench.room) <= 3 * len(ANSWER) or limit == "body_bytes"
-        assert {it.skipped for it in bench.pairs()} == {Skip.QUEUE_FULL}
+        assert {pair.skipped for pair in bench.pairs()} == {Skip.QUEUE_FULL}
     assert bench.room == (0, 0)
 
 
@@ -227,28 +227,28 @@ async def test_the_breaker_opens_after_faults_in_a_row_and_one_copy_tries_again(
         for _ in range(FAULTS_IN_A_ROW):
             bench.request()
             await settle()
-        assert [it.error for it in bench.pairs()] == [Failure.TIMEOUT] * FAULTS_IN_A_ROW
+        assert [pair.error for pair in bench.pairs()] == [Failure.TIMEOUT] * FAULTS_IN_A_ROW
         bench.request()
-        assert [it.skipped for it in bench.pairs()] == [Skip.BREAKER_OPEN]
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.BREAKER_OPEN]
         bench.now += OPEN_S
         bench.upstream.go.clear()
         bench.request()
         bench.request()
         await settle()
-        assert [it.skipped for it in bench.pairs()] == [Skip.BREAKER_OPEN]  # while the trial runs
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.BREAKER_OPEN]  # while the trial runs
         bench.upstream.go.set()
         await settle()
-        assert [it.error for it in bench.pairs()] == [Failure.TIMEOUT]
+        assert [pair.error for pair in bench.pairs()] == [Failure.TIMEOUT]
         bench.now += OPEN_S
         bench.request()
-        assert [it.skipped for it in bench.pairs()] == [Skip.BREAKER_OPEN]  # the pause has doubled
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.BREAKER_OPEN]  # the pause has doubled
         bench.now += OPEN_S
         bench.upstream.answer = lambda: ANSWER
         bench.request()
         await settle()
         bench.request()
         await settle()
-        assert [(it.error, it.skipped) for it in bench.pairs()] == [(Failure.NONE, Skip.NONE)] * 2
+        assert [(pair.error, pair.skipped) for pair in bench.pairs()] == [(Failure.NONE, Skip.NONE)] * 2
 
 
 async def test_a_malformed_answer_is_a_fault_of_the_shadow() -> None:
@@ -259,7 +259,7 @@ async def test_a_malformed_answer_is_a_fault_of_the_shadow() -> None:
             bench.request()
             await settle()
         expected = [(Failure.INCOMPLETE, Skip.NONE)] * FAULTS_IN_A_ROW + [(Failure.NONE, Skip.BREAKER_OPEN)]
-        assert [(it.error, it.skipped) for it in bench.pairs()] == expected
+        assert [(pair.error, pair.skipped) for pair in bench.pairs()] == expected
 
 
 async def test_a_busy_or_refusing_shadow_opens_no_breaker() -> None:
@@ -269,7 +269,7 @@ async def test_a_busy_or_refusing_shadow_opens_no_breaker() -> None:
         for _ in range(2 * FAULTS_IN_A_ROW):
             bench.request()
             await settle()
-        assert {(it.error, it.skipped) for it in bench.pairs()} == {(Failure.UNAVAILABLE, Skip.NONE)}
+        assert {(pair.error, pair.skipped) for pair in bench.pairs()} == {(Failure.UNAVAILABLE, Skip.NONE)}
 
 
 async def test_a_stopped_shadow_gets_no_copy_not_even_one_that_waits() -> None:
@@ -283,7 +283,7 @@ async def test_a_stopped_shadow_gets_no_copy_not_even_one_that_waits() -> None:
         bench.request()
         bench.upstream.go.set()
         await settle()
-        assert [it.skipped for it in bench.pairs()] == [Skip.STOPPED, Skip.NONE, Skip.STOPPED]
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.STOPPED, Skip.NONE, Skip.STOPPED]
         assert bench.upstream.calls == 1
     assert bench.room == (0, 0)
 
@@ -294,7 +294,7 @@ async def test_the_budget_counts_estimates_first_and_then_what_was_used() -> Non
         bench.upstream.go.clear()
         for _ in range(4):
             bench.request()
-        assert [it.skipped for it in bench.pairs()] == [Skip.BUDGET]
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.BUDGET]
         bench.upstream.answer = lambda: Unavailable("busy", retry_after=1)  # which costs nothing
         bench.upstream.go.set()
         await settle()
@@ -303,11 +303,11 @@ async def test_the_budget_counts_estimates_first_and_then_what_was_used() -> Non
         for _ in range(4):
             bench.request()
             await settle()
-        assert [it.skipped for it in bench.pairs()] == [Skip.NONE] * 3 + [Skip.BUDGET]
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.NONE] * 3 + [Skip.BUDGET]
         bench.now += 60
         bench.request()
         await settle()
-        assert [it.skipped for it in bench.pairs()] == [Skip.NONE]
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.NONE]
 
 
 async def test_a_copy_that_waits_when_it_is_dropped_costs_no_budget() -> None:
@@ -323,7 +323,7 @@ async def test_a_copy_that_waits_when_it_is_dropped_costs_no_budget() -> None:
         bench.stopped = False
         bench.request()
         await settle()
-        assert [it.skipped for it in bench.pairs()] == [Skip.NONE, Skip.STOPPED, Skip.NONE]
+        assert [pair.skipped for pair in bench.pairs()] == [Skip.NONE, Skip.STOPPED, Skip.NONE]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ async def test_incomparable_requests_are_not_copied(served: dict[str, Any], skip
     async with bench.mirrors.running():
         bench.request(**served)
         await settle()
-        assert [it.skipped for it in bench.pairs()] == [skipped]
+        assert [pair.skipped for pair in bench.pairs()] == [skipped]
     assert (bench.upstream.calls, bench.room) == (0, (0, 0))
 
 
@@ -357,8 +357,8 @@ async def test_a_bug_while_a_copy_is_made_affects_no_request(caplog: pytest.LogC
         bench.upstream.answer = lambda: ANSWER
         bench.request()
         await settle()
-        assert [it.equal for it in bench.pairs()] == [1]
-    assert [it.message for it in caplog.records] == ["A request could not be mirrored"] * 2
+        assert [pair.equal for pair in bench.pairs()] == [1]
+    assert [record.message for record in caplog.records] == ["A request could not be mirrored"] * 2
     assert bench.room == (0, 0)
 
 
@@ -368,7 +368,7 @@ async def test_a_mirror_sends_nothing_before_its_start_and_after_its_end() -> No
     async with bench.mirrors.running():
         pass
     bench.request()
-    assert [it.skipped for it in bench.pairs()] == [Skip.SHUTDOWN] * 2
+    assert [pair.skipped for pair in bench.pairs()] == [Skip.SHUTDOWN] * 2
     assert bench.upstream.calls == 0
 
 

@@ -29,14 +29,14 @@ def strings(value: Any) -> list[str]:
     if isinstance(value, dict):
         return [it for name, part in value.items() for it in (name, *strings(part))]
     if isinstance(value, list):
-        return [it for part in value for it in strings(part)]
+        return [string for part in value for string in strings(part)]
     return [value] if isinstance(value, str) else []
 
 
 @given(bodies)
 def test_nothing_that_a_pattern_matches_is_left_in_any_string(body: dict[str, Any]) -> None:
     found = redacted(body, [SECRET, CARD])
-    assert [it for it in strings(found) if re.search(SECRET, it) or re.search(CARD, it)] == []
+    assert [string for string in strings(found) if re.search(SECRET, string) or re.search(CARD, string)] == []
 
 
 @given(bodies)

@@ -384,14 +384,14 @@ def test_weights_of_the_plan_and_weights_that_were_seen_are_merged() -> None:
     then = after(by_file, GREEN, now=1010.0, listed=[Earlier(HALF, 1070.0)])
     assert then.earlier == [Earlier(BLUE, 1070.0), Earlier(HALF, 1070.0)], "the plan does not include the previous file"
     skipped = after(running, GREEN, listed=[Earlier(BLUE, 1060.0), Earlier(HALF, 1060.0)])
-    assert [it.weights for it in skipped.earlier] == [BLUE, HALF], "a plan that this router never served"
+    assert [replaced.weights for replaced in skipped.earlier] == [BLUE, HALF], "a plan that this router never served"
 
 
 def test_going_back_and_forth_keeps_each_weights_once() -> None:
     state = after(None, BLUE)
     for number in range(6):
         state = after(state, HALF if number % 2 == 0 else BLUE, now=1000.0 + number)
-    assert [it.weights for it in state.earlier] == [BLUE, HALF]
+    assert [replaced.weights for replaced in state.earlier] == [BLUE, HALF]
 
 
 def test_without_a_pinning_time_no_earlier_weights_are_followed() -> None:

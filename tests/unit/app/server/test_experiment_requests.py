@@ -94,7 +94,7 @@ def test_a_dry_run_says_what_would_move_and_does_nothing(rig: Rig, controller: D
     answer = found.json()
     assert (answer["before"], answer["after"]) == ({BLUE: 95, GREEN: 5}, {BLUE: 75, GREEN: 25})
     made_up = answer["moves"]["made_up_keys"]
-    assert [(it["from"], it["to"]) for it in made_up["pairs"]] == [(BLUE, GREEN)]
+    assert [(pair["from"], pair["to"]) for pair in made_up["pairs"]] == [(BLUE, GREEN)]
     assert made_up["share"] == pytest.approx(0.2, abs=0.02)
     assert answer["moves"]["recent_keys"]["keys"] == 0
     assert refusal(dry({"action": "advance"}))[::2] == (400, "reason")

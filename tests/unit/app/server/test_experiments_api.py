@@ -241,7 +241,10 @@ def test_an_endpoint_that_is_sticky_by_api_key_takes_the_callers_own(rig: Rig) -
 
 def test_an_open_breaker_is_reported(rig: Rig) -> None:
     view = rig.get("/api/endpoints/chat/assignment", key="x").json()
-    assert {it["deployment"]: it["breaker_open"] for it in view["deployments"]} == {BLUE: False, GREEN: True}
+    assert {deployment["deployment"]: deployment["breaker_open"] for deployment in view["deployments"]} == {
+        BLUE: False,
+        GREEN: True,
+    }
 
 
 def test_every_operation_is_counted_but_among_no_endpoints_requests(rig: Rig) -> None:
@@ -266,7 +269,7 @@ def test_the_deployment_is_the_one_that_routing_chooses_and_has_the_highest_scor
     chat = endpoint(by="user")
     for key in ("ann", "bob", "cy", "dee"):
         answer = explain("chat", chat, key, unit=0xAB, failing=frozenset())
-        scores = {it["deployment"]: it["score"] for it in answer["deployments"]}
+        scores = {deployment["deployment"]: deployment["score"] for deployment in answer["deployments"]}
         assert answer["deployment"] == rendezvous(key, TRAFFIC) == max(scores, key=lambda name: scores[name])
         assert scores["red"] == 0.0
         assert (answer["reason"], answer["plan"], answer["unit"]) == (
@@ -279,7 +282,7 @@ def test_the_deployment_is_the_one_that_routing_chooses_and_has_the_highest_scor
 def test_without_stickiness_every_request_is_drawn() -> None:
     answer = explain("chat", endpoint(), None, unit=None, failing=frozenset())
     assert (answer["deployment"], answer["reason"], answer["sticky"], answer["unit"]) == (None, "traffic", None, None)
-    assert [it["weight"] for it in answer["deployments"]] == [60, 40, 0]
+    assert [deployment["weight"] for deployment in answer["deployments"]] == [60, 40, 0]
 
 
 def test_an_override_answers_regardless_of_the_score() -> None:
@@ -307,7 +310,7 @@ def test_an_open_breaker_is_the_reason_if_another_deployment_can_answer(
     assert (answer["deployment"], answer["reason"]) == ("green", reason)
     assert "circuit breaker is open" in answer["why"]
     assert ("another deployment answers" in answer["why"]) == (reason == "failover")
-    assert [it["breaker_open"] for it in answer["deployments"]] == [it in failing for it in TRAFFIC]
+    assert [deployment["breaker_open"] for deployment in answer["deployments"]] == [it in failing for it in TRAFFIC]
 
 
 def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> None:

@@ -157,7 +157,9 @@ LIFT = "switchyard_experiment_lift"
 
 async def test_the_controllers_numbers_are_shown(scraped: ClusterRig) -> None:
     lower = [
-        it for it in await scraped.samples(LIFT) if it.labels["bound"] == "lower" and it.labels["metric"] == "ttft"
+        sample
+        for sample in await scraped.samples(LIFT)
+        if sample.labels["bound"] == "lower" and sample.labels["metric"] == "ttft"
     ]
     assert [it.value for it in lower] == [-0.134]
     assert lower[0].labels["treatment"] == "smollm2-green"
@@ -188,7 +190,7 @@ async def test_a_reader_of_some_endpoints_sees_their_experiments(scraped: Cluste
 
 async def test_a_paused_experiment_has_its_series(scraped: ClusterRig) -> None:
     states = await scraped.samples("switchyard_experiment_state", config=config("paused"))
-    assert {it.labels["state"]: it.value for it in states} == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
+    assert {state.labels["state"]: state.value for state in states} == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
 
 
 async def test_without_a_running_experiment_the_controller_is_not_called(scraped: ClusterRig) -> None:
@@ -197,7 +199,10 @@ async def test_without_a_running_experiment_the_controller_is_not_called(scraped
 
 
 async def test_replicas_are_counted_by_application_and_state(scraped: ClusterRig) -> None:
-    counted = {(it.labels["application"], it.labels["state"]): it.value for it in await scraped.samples(REPLICAS)}
+    counted = {
+        (sample.labels["application"], sample.labels["state"]): sample.value
+        for sample in await scraped.samples(REPLICAS)
+    }
     assert counted == {("router", "RUNNING"): 2.0, ("router", "STOPPING"): 1.0, ("blue", "RUNNING"): 0.0}
 
 
@@ -208,7 +213,7 @@ async def test_a_reader_of_some_endpoints_does_not_see_replicas(scraped: Cluster
 async def test_a_metric_shows_that_the_control_plane_answers(scraped: ClusterRig) -> None:
     for failure, up in ((Unavailable("away"), 0.0), (None, 1.0), (Unavailable("away"), 0.0)):
         scraped.fleet.failure = failure
-        assert [it.value for it in await scraped.samples(CONTROL_PLANE_UP)] == [up]
+        assert [sample.value for sample in await scraped.samples(CONTROL_PLANE_UP)] == [up]
         scraped.now += EVERY_S
     assert await scraped.samples(REPLICAS), "the replicas that it listed last"
 

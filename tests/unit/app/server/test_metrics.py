@@ -35,7 +35,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 def samples(endpoints: Collection[str] | None = None, **queues: AdmissionQueue) -> Samples:
     text = present_state(SNAPSHOT, queues, endpoints).decode()
     return {
-        family.name: {tuple(it.labels.values()): it.value for it in family.samples}
+        family.name: {tuple(sample.labels.values()): sample.value for sample in family.samples}
         for family in text_string_to_metric_families(text)
     }
 
@@ -119,7 +119,7 @@ def test_every_replica_and_proxy_is_a_target_with_its_node() -> None:
 
 
 def test_no_two_targets_have_the_same_labels() -> None:
-    found = [tuple(sorted(it.items())) for it in labels().values()]
+    found = [tuple(sorted(label.items())) for label in labels().values()]
     assert len(set(found)) == len(found)
 
 

@@ -59,7 +59,7 @@ def test_the_management_api_and_the_routers_own_operations_are_described() -> No
 def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() -> None:
     paths = shown()["paths"]
     report = paths["/api/experiments/{name}/report"]["get"]
-    parameters = {it["name"]: it for it in report["parameters"]}
+    parameters = {parameter["name"]: parameter for parameter in report["parameters"]}
     assert parameters.keys() == {"name", "format"}, "a server reports the present"
     assert parameters["format"]["schema"]["enum"] == ["json", "markdown", "text"]
     assert not parameters["format"]["required"]
@@ -73,7 +73,7 @@ def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() ->
 
 def test_the_traffic_api_is_described_with_the_header_that_a_change_needs() -> None:
     change = shown()["paths"]["/api/endpoints/{endpoint}/traffic"]["put"]
-    parameters = {it["name"]: it["in"] for it in change["parameters"] if "name" in it}
+    parameters = {parameter["name"]: parameter["in"] for parameter in change["parameters"] if "name" in parameter}
     assert parameters == {"endpoint": "path", "dry_run": "query", "If-Match": "header"}
     assert change["operationId"] == "switchyard_put_traffic"
     (body,) = change["requestBody"]["content"]["application/json"]["schema"].values()
@@ -91,7 +91,7 @@ def test_dialects_that_share_a_path_share_its_description() -> None:
     shared = shown()["paths"]["/v1/chat/completions"]["post"]
     assert (shared["tags"], shared["summary"]) == (["Friendli", "TGI", "OpenAI"], "Chat")
     choices = shared["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
-    assert [it["$ref"].rpartition("/")[2] for it in choices] == [
+    assert [choice["$ref"].rpartition("/")[2] for choice in choices] == [
         "friendli.Chat",
         "tgi.Chat",
         "openai.Chat",
@@ -118,7 +118,7 @@ def described_operations() -> list[tuple[str, str, dict[str, Any]]]:
 def test_every_operation_has_a_readable_id_of_its_own() -> None:
     ids = {(method, path): it["operationId"] for method, path, it in described_operations()}
     assert len(set(ids.values())) == len(ids)
-    assert all(re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", it) for it in ids.values())
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", id_) for id_ in ids.values())
     assert ids["post", "/v1/chat/completions"] == "openai_chat"
     assert ids["post", "/openai/v1/chat/completions"] == "openai_chat_openai_v1"
     assert ids["delete", "/v1/responses/{id}"] == "openai_delete_stored_response"
@@ -199,7 +199,11 @@ def test_api_version_is_a_date_and_required_where_only_azure_is() -> None:
 def test_the_header_for_azures_extra_parameters_is_described_where_a_body_is() -> None:
     paths, schemas = shown()["paths"], shown()["components"]["schemas"]
     for path, method in (("/azure/chat/completions", "post"), ("/chat/completions", "post"), ("/azure/info", "get")):
-        headers = {it["name"]: it["schema"] for it in paths[path][method]["parameters"] if it.get("in") == "header"}
+        headers = {
+            parameter["name"]: parameter["schema"]
+            for parameter in paths[path][method]["parameters"]
+            if parameter.get("in") == "header"
+        }
         values = headers.get("extra-parameters", {}).get("enum", [])
         assert values == (["error", "drop", "ignore", "pass-through", "allow"] if method == "post" else [])
     assert schemas["azure.Chat"]["additionalProperties"] is False

@@ -60,7 +60,7 @@ def test_where_callers_have_keys_an_override_names_the_caller() -> None:
 
     def units(*overrides: dict[str, Any], **endpoint: Any) -> list[str]:
         plan = wanted({"weights": {"blue": 100}, "overrides": list(overrides)}, keys=True, **endpoint)
-        return [it.unit for it in plan.overrides]
+        return [override.unit for override in plan.overrides]
 
     shop, desk = ({**override, "caller": name} for name in ("shop", "desk"))
     own = [f"{UNIT(own_key(id, 'ann')):016x}" for id in ("key-shop", "key-desk")]

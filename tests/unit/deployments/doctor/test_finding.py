@@ -49,7 +49,10 @@ def head(pod: Pod) -> Iterator[dict[str, Any]]:
     document = yaml.safe_load(ray_service(rendered("cpu-demo"))["spec"]["serveConfigV2"])
 
     async def handle(request: Request) -> JSONResponse:
-        applications = {it["name"]: {"status": "RUNNING", "deployed_app_config": it} for it in document["applications"]}
+        applications = {
+            application["name"]: {"status": "RUNNING", "deployed_app_config": application}
+            for application in document["applications"]
+        }
         return JSONResponse({"http_options": document["http_options"], "applications": applications})
 
     with serve(Starlette(routes=[Route("/api/serve/applications/", handle)])) as url:

@@ -166,7 +166,9 @@ def serving(source: str, **engine_kwargs: Any) -> dict[str, Any]:
     config = engine(document)
     config["model_loading_config"]["model_source"] = source
     config["engine_kwargs"].update(engine_kwargs)
-    document["applications"] = [it for it in document["applications"] if it["name"] == "smollm2-blue"]
+    document["applications"] = [
+        application for application in document["applications"] if application["name"] == "smollm2-blue"
+    ]
     return document
 
 

@@ -236,7 +236,7 @@ print(sorted({"torch", "transformers", "vllm"} & set(sys.modules)))
 
 def test_building_an_application_imports_neither_torch_nor_vllm() -> None:
     document = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
-    engines = [it["args"] for it in document["applications"] if "llm_config" in it["args"]]
+    engines = [application["args"] for application in document["applications"] if "llm_config" in application["args"]]
     found = subprocess.run(
         [sys.executable, "-c", BUILD], input=json.dumps(engines), capture_output=True, text=True, cwd=ROOT, check=False
     )

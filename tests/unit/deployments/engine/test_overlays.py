@@ -56,9 +56,13 @@ def test_fields_unknown_to_serve_are_found() -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_engines_request_the_resources_that_the_check_counts(overlay: str) -> None:
     document = served(overlay)
-    engines = {it["name"]: it["args"]["llm_config"] for it in document["applications"] if "llm_config" in it["args"]}
+    engines = {
+        application["name"]: application["args"]["llm_config"]
+        for application in document["applications"]
+        if "llm_config" in application["args"]
+    }
     assert len(engines) == 3
-    counted = {it.application: it.bundles for it in demands(document)}
+    counted = {demand.application: demand.bundles for demand in demands(document)}
     for name, config in engines.items():
         options = LLMServer.get_deployment_options(LLMConfig.model_validate(config))
         calls = [{key: it for key, it in bundle.items() if it} for bundle in options["placement_group_bundles"]]

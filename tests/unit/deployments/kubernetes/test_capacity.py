@@ -264,4 +264,6 @@ def test_weights_without_a_revision_are_a_warning() -> None:
     ],
 )
 def test_evidence_on_a_nodes_own_disk_is_a_warning(found: Any, warns: bool) -> None:
-    assert [("is on a node's own disk" in it, "ledger.url" in it) for it in warnings(found)] == [(True, True)] * warns
+    assert [("is on a node's own disk" in warning, "ledger.url" in warning) for warning in warnings(found)] == [
+        (True, True)
+    ] * warns

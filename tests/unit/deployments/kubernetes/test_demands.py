@@ -92,7 +92,7 @@ def test_a_replica_and_each_of_its_gpus_keep_a_core_busy() -> None:
 def test_deployments_that_share_an_engine_ask_for_it_once() -> None:
     adapters = {f"adapter-{number}": {"app": "llama", "model": f"a{number}", "parent": "base"} for number in range(10)}
     user_config = {"deployments": {"base": {"app": "llama", "model": "llama"}, **adapters}}
-    modules = [{"name": it["model"], "path": f"/models/{it['model']}"} for it in adapters.values()]
+    modules = [{"name": adapter["model"], "path": f"/models/{adapter['model']}"} for adapter in adapters.values()]
     llm_config = {"accelerator_type": "L4", "engine_kwargs": {"lora_modules": modules}}
     router = {"name": "router", "deployments": [{"name": "Router", "user_config": user_config}]}
     found = demands({"applications": [router, application(args={"llm_config": llm_config})]})

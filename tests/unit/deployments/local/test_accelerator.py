@@ -27,7 +27,7 @@ def test_the_default_models_fit_one_gpu_together(most: int) -> None:
         application["deployments"][0]["autoscaling_config"]["max_replicas"] = most
     placed, moved = on_gpus(document)
     assert moved == 3 * most
-    used = [(it, sum(bundle.get("GPU", 0) for bundle in it.bundles)) for it in demands(placed)]
+    used = [(demand, sum(bundle.get("GPU", 0) for bundle in demand.bundles)) for demand in demands(placed)]
     assert {it.application for it, part in used if part} == set(MODELS)
     assert 0.9 < sum(part * it.max_replicas for it, part in used) <= 1
     assert sum(most * engine(placed, name)["engine_kwargs"]["gpu_memory_utilization"] for name in MODELS) < 0.95
@@ -53,7 +53,9 @@ def test_only_the_placement_of_engines_on_cpus_changes() -> None:
 
 def test_a_single_replica_has_a_whole_gpu() -> None:
     document = default()
-    document["applications"] = [it for it in document["applications"] if it["name"] in ("router", "minilm")]
+    document["applications"] = [
+        application for application in document["applications"] if application["name"] in ("router", "minilm")
+    ]
     placed, _ = on_gpus(document)
     assert engine(placed, "minilm")["placement_group_config"] == {"bundle_per_worker": {"GPU": 1}}
 

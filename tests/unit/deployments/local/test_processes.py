@@ -49,7 +49,7 @@ def test_a_run_takes_its_ports_from_one_range() -> None:
     others = [ports.stats, ports.metrics, ports.fallback_http, ports.fallback_grpc]
     others += [ports.dashboard_metrics, ports.autoscaler_metrics]
     assert len(set(others)) == len(others)
-    assert all(ports.replicas + REPLICA_PORTS <= it < ports.replicas + _REPLICA_RANGES.step for it in others)
+    assert all(ports.replicas + REPLICA_PORTS <= other < ports.replicas + _REPLICA_RANGES.step for other in others)
 
 
 def test_runs_that_start_at_the_same_moment_get_other_ports() -> None:

@@ -74,7 +74,7 @@ def test_one_models_failure_keeps_no_other_from_being_fetched(there: str, tmp_pa
 def test_a_fetched_folder_has_what_vllm_loads_and_says_where_it_is_from(there: str, tmp_path: Path) -> None:
     assert job(there, tmp_path, MINE).returncode == 0
     folder = folder_of(MINE, tmp_path)
-    assert {it.name for it in folder.iterdir()} - {".cache"} == {"config.json", "model.safetensors", MARKER}
+    assert {path.name for path in folder.iterdir()} - {".cache"} == {"config.json", "model.safetensors", MARKER}
     marker = json.loads((folder / MARKER).read_text())
     assert (marker["source"], marker["commit"]) == (MINE, REVISION)
     assert marker["files"] == {name: len(FILES[name]) for name in ("config.json", "model.safetensors")}

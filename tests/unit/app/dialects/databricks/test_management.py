@@ -69,10 +69,16 @@ def test_the_sdk_reads_an_endpoint() -> None:
     assert endpoint.state.config_update is EndpointStateConfigUpdate.NOT_UPDATING
     assert endpoint.pending_config is None
     assert endpoint.endpoint_url == "http://h:1/serving-endpoints/chat/invocations"
-    entities = [(it.name, it.entity_name, it.entity_version) for it in endpoint.config.served_entities]
-    models = [(it.name, it.model_name, it.model_version) for it in endpoint.config.served_models]
+    entities = [
+        (served_entity.name, served_entity.entity_name, served_entity.entity_version)
+        for served_entity in endpoint.config.served_entities
+    ]
+    models = [
+        (served_model.name, served_model.model_name, served_model.model_version)
+        for served_model in endpoint.config.served_models
+    ]
     assert entities == models == [("blue", "small", "1"), ("green", "small", "1")]
-    assert {it.state.deployment for it in endpoint.config.served_entities} == {
+    assert {served_entity.state.deployment for served_entity in endpoint.config.served_entities} == {
         ServedModelStateDeployment.DEPLOYMENT_READY
     }
     routes = [
@@ -84,15 +90,15 @@ def test_the_sdk_reads_an_endpoint() -> None:
 
 def test_the_sdk_reads_the_list() -> None:
     endpoints: Any = ListEndpointsResponse.from_dict(json.loads(json.dumps(endpoint_list(view())))).endpoints
-    assert [(it.name, it.task) for it in endpoints] == [
+    assert [(endpoint.name, endpoint.task) for endpoint in endpoints] == [
         ("chat", "llm/v1/chat"),
         ("embed", "llm/v1/embeddings"),
         ("agent", "agent/v1/responses"),
         ("text", "llm/v1/completions"),
         ("rank", None),
     ]
-    assert [it.name for it in endpoints[0].config.served_entities] == ["blue", "green"]
-    assert len({it.id for it in endpoints}) == 5
+    assert [served_entity.name for served_entity in endpoints[0].config.served_entities] == ["blue", "green"]
+    assert len({endpoint.id for endpoint in endpoints}) == 5
 
 
 def test_an_unknown_endpoint_is_not_found() -> None:
@@ -106,7 +112,7 @@ def test_an_unknown_endpoint_is_not_found() -> None:
 def test_an_endpoint_is_ready_if_every_deployment_with_traffic_is_healthy(sick: str, ready: EndpointStateReady) -> None:
     endpoint = endpoint_object("chat", healthy={**HEALTHY, sick: False})
     assert endpoint.state.ready is ready
-    states = {it.name: it.state for it in endpoint.config.served_entities}
+    states = {served_entity.name: served_entity.state for served_entity in endpoint.config.served_entities}
     assert (states["green"].deployment is ServedModelStateDeployment.DEPLOYMENT_RECOVERING) is (sick == "green")
 
 
@@ -161,7 +167,7 @@ def test_openapi_has_a_schema_for_each_task(name: str, fields: set[str]) -> None
     schema = post["requestBody"]["content"]["application/json"]["schema"]
     schemas = document["components"]["schemas"]
     requests = [schemas[it["$ref"].rpartition("/")[2]] for it in schema.get("anyOf", [schema])]
-    assert {field for it in requests for field in it["required"]} == fields
+    assert {field for request in requests for field in request["required"]} == fields
     answers = post["responses"]["200"]["content"]["application/json"]["schema"]
     assert len(answers.get("anyOf", [answers])) == len(CONFIG.endpoints[name].tasks)
     referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))

@@ -63,8 +63,8 @@ def test_tokens_are_whole_numbers_and_no_values_give_no_quantiles() -> None:
 def test_missing_values_are_not_counted() -> None:
     whole: Fields = {"stream": False, "ttft_s": None, "itl_mean_s": None}
     curves = found([0, 0, 1], [FAILED, whole, {}])
-    assert [it.requests for it in curves["ttft"].arms] == [0, 1]
-    assert [it.requests for it in curves["duration"].arms] == [1, 1]
+    assert [arm.requests for arm in curves["ttft"].arms] == [0, 1]
+    assert [arm.requests for arm in curves["duration"].arms] == [1, 1]
     assert found([], []) == {}
 
 
@@ -99,7 +99,7 @@ def test_covariates_are_the_excess_of_a_units_sum_and_its_shrunken_mean(
     requests: list[tuple[int, float, float, bool]], cut: int
 ) -> None:
     """In whatever order and batches requests come."""
-    known = [it for it in requests if it[3]]
+    known = [request for request in requests if request[3]]
     history = history_of([requests[cut:][::-1], requests[:cut]])
     found = history.covariates(0, EVERYBODY)
     assert history.covariates(1, EVERYBODY) is None

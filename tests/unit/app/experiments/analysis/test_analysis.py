@@ -41,7 +41,7 @@ def run(world: World, requests: int = 20_000, now: float = NOW, **experiment: An
 
 
 def secondary(report: Report, metric: str) -> Comparison:
-    return next(it for it in report.secondary if it.metric == metric)
+    return next(comparison for comparison in report.secondary if comparison.metric == metric)
 
 
 def alarms(report: Report) -> set[str]:
@@ -247,7 +247,7 @@ def test_users_that_are_lost_are_a_sample_ratio_alarm_and_nothing_counts() -> No
     assert report.sample_ratio.attribution
     assert report.decision == "invalid"
     assert {it.verdict for it in (*report.primary, *report.secondary)} == {"invalid"}
-    assert [it.kind for it in occurrences] == ["alarm"]
+    assert [occurrence.kind for occurrence in occurrences] == ["alarm"]
 
 
 def test_a_treatment_that_hangs_is_slow_by_the_clock() -> None:
@@ -289,9 +289,15 @@ def test_order_and_batches_change_nothing(sticky: str | None) -> None:
 
 def _numbers(value: Any, path: str = "") -> dict[str, Any]:
     if isinstance(value, dict):
-        return {key: it for name, inner in value.items() for key, it in _numbers(inner, f"{path}.{name}").items()}
+        return {
+            key: number for name, inner in value.items() for key, number in _numbers(inner, f"{path}.{name}").items()
+        }
     if isinstance(value, list):
-        return {key: it for place, inner in enumerate(value) for key, it in _numbers(inner, f"{path}.{place}").items()}
+        return {
+            key: number
+            for place, inner in enumerate(value)
+            for key, number in _numbers(inner, f"{path}.{place}").items()
+        }
     return {path: value}
 
 
@@ -360,7 +366,11 @@ def test_a_verdict_is_that_of_the_present_interval_and_journalled_when_first_rea
         days += 1
         world.requests(20_000, since=NOW + (days - 1) * DAY_S).tell(analysis)
         occurrences = analysis.tick(NOW + days * DAY_S)
-        said += [it.detail["verdict"] for it in occurrences if it.kind == "verdict" and it.detail["role"] == "primary"]
+        said += [
+            occurrence.detail["verdict"]
+            for occurrence in occurrences
+            if occurrence.kind == "verdict" and occurrence.detail["role"] == "primary"
+        ]
     later = analysis.report(NOW + days * DAY_S)
     assert (later.primary[0].verdict, later.primary[0].since) == ("better", NOW + days * DAY_S)
     assert said == ["better"]
@@ -531,7 +541,7 @@ def test_a_slower_clock_changes_no_lift() -> None:
     for answer in (recorded, replace(recorded, rows=longer)):
         analysis = analysis_of(world, config(secondary=[{"metric": "duration", "minimal_effect": 0.05}]))
         answer.tell(analysis)
-        effects.append([it.effect for it in _comparisons(analysis.report(NOW))])
+        effects.append([comparison.effect for comparison in _comparisons(analysis.report(NOW))])
     for one, other in zip(*effects, strict=True):
         assert _ends(one) == pytest.approx(_ends(other), abs=1e-5)
 
@@ -682,7 +692,7 @@ def test_an_arm_that_loses_its_slowest_requests_has_no_verdict() -> None:
     report = analysis.report(NOW)
     ttft_ = report.primary[0]
     assert (ttft_.measured, ttft_.verdict, ttft_.withheld) == ("better", "undecided", "better")
-    assert "verdict" not in {it.kind for it in occurrences}
+    assert "verdict" not in {occurrence.kind for occurrence in occurrences}
     assert report.decision == "keep_going"
     assert report.headline.startswith("green-float32 on chat: no verdict on green against blue yet: requests without")
     assert report.details[0].startswith("Of the requests that have a value, first token ")

@@ -24,7 +24,7 @@ def test_a_unit_counts_once_where_it_came_first_in_any_order(exposures: list[Exp
     seen = FirstSeen(arms=2)
     for start in range(0, len(exposures), size):
         add(seen, exposures[start : start + size])
-    first = {unit: min(it[1:] for it in exposures if it[0] == unit) for unit, *_ in exposures}
+    first = {unit: min(exposure[1:] for exposure in exposures if exposure[0] == unit) for unit, *_ in exposures}
     expected = np.zeros((4, 2), np.int64)
     for _, group, arm in first.values():
         expected[group, arm] += 1
@@ -33,7 +33,7 @@ def test_a_unit_counts_once_where_it_came_first_in_any_order(exposures: list[Exp
     everyone = np.arange(10, dtype=np.uint64)
     assert seen.groups(everyone).tolist() == [first.get(unit, (0.0, 0, 0))[1] for unit in range(10)]
     assert seen.groups(everyone, unknown=-1).tolist() == [first.get(unit, (0.0, -1, 0))[1] for unit in range(10)]
-    times = [sum(it[0] == unit for it in exposures) for unit in range(10)]
+    times = [sum(exposure[0] == unit for exposure in exposures) for unit in range(10)]
     for number, reached in zip((1, 2, 4), seen.reached(np.array([1, 2, 4])), strict=True):
         often = np.zeros((4, 2), np.int64)
         for unit, (_, group, arm) in first.items():

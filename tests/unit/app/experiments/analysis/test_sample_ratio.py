@@ -37,7 +37,7 @@ def test_plans_add_up_each_with_its_own_weights(returning: bool) -> None:
     add(found, range(15_100, 20_000), 1, 1)
     status = found.status([])
     assert status.log_e_value == pytest.approx(ln_e([((9880, 120), (99, 1)), ((5100, 4900), (50, 50))]), abs=1e-9)
-    assert [(it.plan, it.units) for it in status.plans] == [
+    assert [(plan.plan, plan.units) for plan in status.plans] == [
         ("0-a", {"blue": 9880, "green": 120}),
         ("1-b", {"blue": 5100, "green": 4900}),
     ]
@@ -50,7 +50,7 @@ def test_a_unit_that_comes_back_under_another_plan_is_not_a_new_coin() -> None:
     add(found, range(100), 1, 0, at=2000.0)
     add(found, range(100), 0, 0, at=1000.0)
     add(found, range(100), 1, 1, at=3000.0)
-    assert [it.units for it in found.status([]).plans] == [{"blue": 100, "green": 0}]
+    assert [plan.units for plan in found.status([]).plans] == [{"blue": 100, "green": 0}]
 
 
 def test_lost_units_are_an_alarm_that_is_new_once() -> None:

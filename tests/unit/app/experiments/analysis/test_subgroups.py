@@ -34,7 +34,9 @@ def told(analysis: Analysis, world: World, slower_for_long: float, units: int = 
     ttft = np.where(green & begins_long, ttft * slower_for_long, ttft)
     order = np.argsort(at)
     columns: dict[str, Any] = {"prompt_bytes": size, "dialect": dialect, "ttft_s": ttft, "arrived": at}
-    recorded = world.answered(at[order], user[order], green[order], **{name: it[order] for name, it in columns.items()})
+    recorded = world.answered(
+        at[order], user[order], green[order], **{name: column[order] for name, column in columns.items()}
+    )
     recorded.tell(analysis)
 
 
@@ -49,7 +51,7 @@ def test_an_effect_on_one_subgroup_is_named_with_its_interval(sticky: str | None
     world = World()
     analysis = analysis_of(sticky, world)
     told(analysis, world, 1.5, requests=1 if sticky is None else 3)
-    by_name = {it.name: it for it in effects(analysis)}
+    by_name = {effect.name: effect for effect in effects(analysis)}
     assert {name for name, it in by_name.items() if it.differs} == {LONG, SHORT}
     long, short = by_name[LONG].effect, by_name[SHORT].effect
     assert long.lower is not None
@@ -73,7 +75,7 @@ def test_an_effect_on_one_group_of_callers_is_named(sticky: str | None) -> None:
     ttft = np.exp(world.rng.normal(-1, 0.3, 1200)) * np.where(green & (user % 3 == 1), 1.5, 1.0)
     at = START + np.sort(world.rng.random(1200)) * DAY_S / 2
     world.answered(at, user, green, ttft_s=ttft, group=group).tell(analysis)
-    found = {it.name: it for it in effects(analysis)}
+    found = {effect.name: effect for effect in effects(analysis)}
     assert {(it.attribute, name) for name, it in found.items()} == {
         ("group", it) for it in ("none", "staff", "customers")
     }
@@ -86,7 +88,7 @@ def test_a_unit_stays_in_the_subgroup_of_its_first_request() -> None:
     world = World()
     analysis = analysis_of("user", world)
     told(analysis, world, 1.0)
-    counts = {it.name: sum(it.units.values()) for it in effects(analysis)}
+    counts = {effect.name: sum(effect.units.values()) for effect in effects(analysis)}
     assert counts == {LONG: 750, SHORT: 750, "anthropic": 500, "openai": 1000}
 
 
@@ -96,7 +98,7 @@ def test_where_nothing_differs_something_is_named_at_most_as_often_as_alpha_says
         world = World(seed=seed)
         analysis = analysis_of("user", world)
         told(analysis, world, 1.0, units=400, requests=2)
-        named += any(it.differs for it in effects(analysis))
+        named += any(effect.differs for effect in effects(analysis))
     assert named <= 6
 
 
@@ -105,9 +107,9 @@ def test_a_difference_is_named_exactly_if_its_interval_excludes_0() -> None:
         world = World(seed=number)
         analysis = analysis_of("user", world)
         told(analysis, world, slower, units=500, requests=1)
-        for it in effects(analysis):
-            lower, upper = it.difference.lower, it.difference.upper
-            assert it.differs == (lower is not None and upper is not None and (lower > 0 or upper < 0))
+        for effect in effects(analysis):
+            lower, upper = effect.difference.lower, effect.difference.upper
+            assert effect.differs == (lower is not None and upper is not None and (lower > 0 or upper < 0))
 
 
 def test_subgroups_wait_for_requests_that_have_no_end() -> None:

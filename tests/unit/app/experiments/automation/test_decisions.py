@@ -79,7 +79,7 @@ async def test_a_rollback_by_a_person_stops_at_once_and_stays(tmp_path: Path) ->
     stage = stage_at(tmp_path, ramp=RAMP)
     acting = accepted(stage, "rollback")
     assert (acting["state"], acting["cause"], acting["stopped"]) == ("paused", "decision", ["green"])
-    assert [it.deployment for it in stage.hear()] == ["green"]
+    assert [stop.deployment for stop in stage.hear()] == ["green"]
     assert "not complete" in refusal(stage, "resume")
     assert "nothing to roll back" in refusal(stage, "rollback")
     await stage.settle()
@@ -97,7 +97,7 @@ async def test_a_rollback_takes_back_a_step_that_is_on_its_way(tmp_path: Path) -
     before = stage.acting
     assert (before["share"], before["waits_for"]) == (0, ["the control plane"]), "routers may have the step already"
     assert accepted(stage, "rollback")["stopped"] == ["green"]
-    assert [it.deployment for it in stage.hear()] == ["green"]
+    assert [stop.deployment for stop in stage.hear()] == ["green"]
     await stage.settle()
     assert (stage.green, stage.acting["state"], stage.hear()) == (0, "paused", [])
 
@@ -127,9 +127,9 @@ def test_without_a_control_plane_traffic_does_not_move_and_a_stop_lasts_until_re
         assert "no control plane" in refusal(stage, action)
     accepted(stage, "rollback")
     stage.wait(1e6)
-    assert [it.deployment for it in stage.hear()] == ["green"]
+    assert [stop.deployment for stop in stage.hear()] == ["green"]
     stage.begin()
-    assert [it.deployment for it in stage.hear()] == ["green"]
+    assert [stop.deployment for stop in stage.hear()] == ["green"]
     accepted(stage, "resume")
     assert stage.hear() == []
 

@@ -70,7 +70,7 @@ async def stopped(rig: Rig) -> AsyncIterator[None]:
     """Runs the block once green is stopped, by the acknowledgement of the batch with the alarm or a later one."""
     async with rig.host:
         stops = await rig.fail() or await wait_until_async(rig.receive_stops)
-        assert [it.deployment for it in stops] == ["green"]
+        assert [stop.deployment for stop in stops] == ["green"]
         yield
 
 

@@ -96,12 +96,14 @@ def test_a_step_reports_the_conditions_it_waits_for(advance: str, given: Rollout
     assert kinds == (["intent"] if waits is None else [])
     step = next_step(RUNNING, given, LATER)
     assert step is not None
-    assert [it for it in step.waits_for if waits is not None and waits in it] == list(step.waits_for)
+    assert [condition for condition in step.waits_for if waits is not None and waits in condition] == list(
+        step.waits_for
+    )
     assert bool(step.waits_for) == (waits is not None)
     assert state.phase == "running"
     early = next_step(RUNNING, given, LATER - 2)
     assert early is not None
-    assert sum("the step to last until" in it for it in early.waits_for) == 1
+    assert sum("the step to last until" in condition for condition in early.waits_for) == 1
 
 
 def test_all_traffic_waits_for_the_decision_to_ship() -> None:
@@ -218,7 +220,7 @@ def test_a_spent_harm_budget_ends_the_experiment_without_traffic(
     assert "stop" not in at(LATER, facts(section), before)[1]
     state, kinds = at(LATER, facts(section, treated=had), before)
     assert kinds == ["stop"]
-    assert (state.phase, state.cause, [it.deployment for it in state.stops]) == ("stopped", "harm", ["green"])
+    assert (state.phase, state.cause, [stop.deployment for stop in state.stops]) == ("stopped", "harm", ["green"])
     state, kinds = at(LATER, facts(section, green=0, treated=had), state)
     assert (kinds, state.phase, state.stops) == (["done", "stop_lifted"], "stopped", [])
     assert at(LATER + 1e7, facts(section, treated=had, guardrails=[alarmed("rollback")]), state)[1] == []
@@ -346,13 +348,13 @@ def test_several_treatments_share_a_step_equally() -> None:
 def test_only_the_broken_one_of_several_treatments_is_rolled_back() -> None:
     state, _ = at(START, both(25, 25))
     state, _ = at(LATER, both(25, 25, guardrails=[alarmed("rollback", "red")]), state)
-    assert [it.deployment for it in state.stops] == ["red"]
+    assert [stop.deployment for stop in state.stops] == ["red"]
     assert state.intent is not None
     assert state.intent.treatments == ["red"]
     state, _ = at(LATER, both(25, 0, guardrails=[alarmed("rollback", "red")]), state)
     assert (state.phase, state.stops) == ("paused", [])
     state, _ = at(LATER + 9, both(25, 0, guardrails=[alarmed("rollback", "red"), alarmed("rollback")]), state)
-    assert [it.deployment for it in state.stops] == ["green"]
+    assert [stop.deployment for stop in state.stops] == ["green"]
 
 
 def test_the_last_step_gives_all_traffic_to_the_treatment_that_ships() -> None:

@@ -77,7 +77,7 @@ async def test_a_busy_or_failing_control_plane_is_asked_again(stage: Stage) -> N
     stage.control.failure = Unavailable("away")
     (change,) = stage.controller.changes()
     stage.controller.changed(change, await carry_out(stage.control, change, stage.now))
-    assert [it.deployment for it in stage.hear()] == ["green"]
+    assert [stop.deployment for stop in stage.hear()] == ["green"]
     assert stage.acting["waits_for"] == ["the control plane: away"]
     assert stage.ask("/report")["next"].endswith("It did not yet: away.")
     stage.control.failure, stage.now = None, stage.now + 5
@@ -130,7 +130,7 @@ async def test_a_restarted_controller_continues(stage: Stage) -> None:
     stage.send(blue=60, green_fails=30)
     stage.controller.close()
     stage.begin()
-    assert [it.deployment for it in stage.hear()] == ["green"]
+    assert [stop.deployment for stop in stage.hear()] == ["green"]
     await stage.settle()
     assert (stage.green, stage.hear()) == (0, [])
     stage.begin()
@@ -151,7 +151,7 @@ async def test_after_the_freeze_the_ramp_and_its_guardrails_start_over(stage: St
     stage.wait(1)
     assert stage.hear() == [], "evidence from before the freeze does not count again"
     stage.send(blue=600, green_fails=30)
-    assert [it.deployment for it in stage.hear()] == ["green"]
+    assert [stop.deployment for stop in stage.hear()] == ["green"]
 
 
 async def test_a_ramp_advances_by_evidence(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def journal(*configs: Config) -> list[JournalEntry]:
 
 
 def numbers(*configs: Config) -> list[int]:
-    return [it.generation for it in history(journal(*configs), "chat")][::-1]
+    return [plan.generation for plan in history(journal(*configs), "chat")][::-1]
 
 
 def test_a_plan_of_a_file_is_numbered_and_one_of_the_api_keeps_its_number() -> None:

@@ -56,5 +56,5 @@ def test_below_the_first_step_and_without_a_ramp() -> None:
 
 def test_every_metric_has_a_help_and_no_two_samples_have_the_same_labels() -> None:
     series = series_of(SHIP, SECOND_STEP)
-    assert {it.metric for it in series} == METRICS.keys() - {MIRROR_VALUE}
-    assert len({(it.metric, *sorted(it.labels.items())) for it in series}) == len(series)
+    assert {gauge.metric for gauge in series} == METRICS.keys() - {MIRROR_VALUE}
+    assert len({(gauge.metric, *sorted(gauge.labels.items())) for gauge in series}) == len(series)

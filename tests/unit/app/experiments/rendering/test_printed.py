@@ -94,7 +94,7 @@ def reports(draw: Any) -> Report:
     primary = [draw(comparisons(metric, treatment)) for treatment in treatments for metric in metrics]
     decisions = {
         name: decision_of(
-            [it for it in primary if it.treatment == name],
+            [comparison for comparison in primary if comparison.treatment == name],
             acted=False,
             quiet=True,
             changed=False,
@@ -172,7 +172,7 @@ def test_a_doubt_is_in_the_sentence_of_its_effect_and_takes_the_word_from_every_
         if it.doubt and it.effect.estimate is not None:
             assert it.doubt[1:] in printed
             assert it.verdict not in WORDS
-    if all(it.doubt for it in report.primary):
+    if all(comparison.doubt for comparison in report.primary):
         assert not re.search(r"\b(better|worse|equivalent|differs from)\b", printed.replace("non-inferior", ""))
 
 

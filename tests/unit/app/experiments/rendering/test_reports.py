@@ -259,8 +259,8 @@ def test_every_line_of_a_markdown_table_has_the_same_number_of_cells() -> None:
 
 def test_both_arms_are_in_the_order_control_treatment() -> None:
     arms = as_text(SHIP).split("Arms\n")[1].splitlines()[1:3]
-    assert [it.split()[0] for it in arms] == ["control", "treatment"]
-    assert [it.split()[1] for it in arms] == [BLUE, GREEN]
+    assert [arm.split()[0] for arm in arms] == ["control", "treatment"]
+    assert [arm.split()[1] for arm in arms] == [BLUE, GREEN]
 
 
 def test_a_metric_that_cannot_be_judged_says_why() -> None:
@@ -292,7 +292,7 @@ def test_distributions_are_quantiles_of_each_arm() -> None:
 
 def test_the_report_says_by_how_much_history_reduces_the_variance() -> None:
     assert "before the run" not in as_markdown(SHIP)
-    primary = [msgspec.structs.replace(it, variance_ratio=0.314) for it in SHIP.primary]
+    primary = [msgspec.structs.replace(comparison, variance_ratio=0.314) for comparison in SHIP.primary]
     shown = as_markdown(msgspec.structs.replace(SHIP, primary=primary))
     assert "Adjusted for what was known of units before; variance by what it would be: ttft 0.31." in shown
 

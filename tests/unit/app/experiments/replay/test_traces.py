@@ -127,14 +127,14 @@ def test_parts_are_the_whole_text_and_none_is_empty(length: int, count: int) -> 
 
 def test_a_conversations_turns_are_made_up_too() -> None:
     body = replayed(request_requests(turn=2, prompt_tokens=50)).body
-    assert [it["role"] for it in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
-    assert len(" ".join(it["content"] for it in body["messages"]).split()) == 50
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    assert len(" ".join(message["content"] for message in body["messages"]).split()) == 50
 
 
 def test_a_made_up_query_counts_once_for_each_document() -> None:
     body = replayed(request_requests("rerank", prompt_tokens=60, parameters={"inputs": 3})).body
     assert len(body["documents"]) == 3
-    assert sum(len(f"{body['query']} {it}".split()) for it in body["documents"]) == 60
+    assert sum(len(f"{body['query']} {document}".split()) for document in body["documents"]) == 60
 
 
 def test_the_answer_gets_as_many_tokens_as_it_had() -> None:
@@ -248,7 +248,7 @@ def test_every_line_is_what_guidellm_and_vllm_require(requests: list[RecordedReq
             assert line["output_length"] > 0
             ids = line["hash_ids"]
             assert len(ids) == ceil(line["input_length"] / BLOCK)
-            assert all(0 <= it < 2**31 for it in ids)
+            assert all(0 <= id_ < 2**31 for id_ in ids)
             for place, id in enumerate(ids):
                 size = min(BLOCK, line["input_length"] - place * BLOCK)
                 assert sizes.setdefault(id, size) == size, "guidellm makes a block once"
@@ -314,15 +314,15 @@ def declared(**fields: Any) -> Experiment:
 
 def test_without_an_experiment_streams_are_judged_by_the_first_token_and_others_by_the_duration() -> None:
     streams = section_of(ARMS, [request_requests(), request_requests(stream=False)], None)
-    assert [it.key for it in streams.primary] == ["ttft"]
+    assert [metric.key for metric in streams.primary] == ["ttft"]
     whole = section_of(ARMS, [request_requests("embeddings", stream=False)], None)
-    assert [it.key for it in whole.primary] == ["duration"]
+    assert [metric.key for metric in whole.primary] == ["duration"]
     assert (whole.endpoint, whole.control, whole.treatments) == ("chat", "blue", ("green", "red"))
 
 
 def test_an_experiments_metrics_are_taken_and_its_actions_are_not() -> None:
     section = section_of(ARMS, [request_requests()], declared(secondary=[{"metric": "thumbs", "minimal_effect": 0.1}]))
-    assert [it.key for it in section.primary] == ["goodput"]
+    assert [metric.key for metric in section.primary] == ["goodput"]
     assert (section.secondary, section.feedback) == ((), {})
     assert (section.alpha, section.strata, section.mode, section.ramp) == (0.01, ("stream",), "ab", None)
     assert (section.endpoint, section.arms) == ("chat", ("blue", "green", "red"))

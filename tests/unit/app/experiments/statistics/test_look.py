@@ -319,8 +319,10 @@ def test_the_error_and_its_degrees_are_those_of_a_small_treatment() -> None:
         )
         assert found is not None
         looks.append(found)
-    assert all(28 <= it.nu < 35 for it in looks)
-    assert np.mean([it.est**2 for it in looks]) == pytest.approx(np.mean([it.se**2 for it in looks]), rel=0.1)
+    assert all(28 <= estimate.nu < 35 for estimate in looks)
+    assert np.mean([estimate.est**2 for estimate in looks]) == pytest.approx(
+        np.mean([estimate.se**2 for estimate in looks]), rel=0.1
+    )
 
 
 def clustered(rng: np.random.Generator, units: int = 300, share: float = 0.4) -> tuple[list[Line], Covariates]:
@@ -413,7 +415,7 @@ def test_an_adjusted_look_has_the_error_that_it_says_and_a_smaller_one() -> None
     for which, rel in ((np.ones(600, bool), 0.15), (unlucky, 0.3)):
         mine = [it for it, is_in in zip(looks, which, strict=True) if is_in and it is not None]
         assert np.mean([it.est**2 for it in mine]) == pytest.approx(np.mean([it.se**2 for it in mine]), rel=rel)
-    plain = [it.unadjusted for it in looks if it is not None]
+    plain = [estimate.unadjusted for estimate in looks if estimate is not None]
     assert all(it is not None for it in plain)
     ratio = np.mean([(it.se / other.se) ** 2 for it, other in zip(looks, plain, strict=True) if it and other])
     assert ratio < 0.4

@@ -25,7 +25,7 @@ def slow(pairs: list[tuple[int, float]]) -> tuple[float, float | None, int]:
     m = len(residuals)
     if m < 2:
         return est, None, m - 1
-    return est, math.sqrt(m / (m - 1) * sum(it**2 for it in residuals.values())) / len(pairs), m - 1
+    return est, math.sqrt(m / (m - 1) * sum(residual**2 for residual in residuals.values())) / len(pairs), m - 1
 
 
 @given(PAIRS)

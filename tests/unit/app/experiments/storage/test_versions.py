@@ -73,7 +73,7 @@ def rows_of(directory: Path, gaps: Gaps) -> list[int]:
     return sorted(found.rows.seq.tolist())
 
 
-@pytest.mark.parametrize("version", sorted(it.name for it in VERSIONS.iterdir()))
+@pytest.mark.parametrize("version", sorted(path.name for path in VERSIONS.iterdir()))
 def test_a_segment_of_every_version_is_read(version: str) -> None:
     content = kept(version)
     footer, exposures = content.footer, content.exposures
@@ -88,7 +88,7 @@ def test_a_segment_of_every_version_is_read(version: str) -> None:
 
 
 def test_the_newest_kept_version_is_the_one_that_is_written(tmp_path: Path) -> None:
-    newest = VERSIONS / max((it.name for it in VERSIONS.iterdir()), key=int)
+    newest = VERSIONS / max((path.name for path in VERSIONS.iterdir()), key=int)
     segment = written(tmp_path, 1)
     for kind in segments.KINDS:
         if kind != "feedback":

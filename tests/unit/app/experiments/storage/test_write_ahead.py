@@ -138,7 +138,7 @@ def test_a_batch_of_another_version_is_reported_and_its_file_goes(
     killed(tmp_path, Batch(**{**fields, "version": other.version + 1}))
     with caplog.at_level(logging.WARNING):
         assert not ahead.left()
-    assert [getattr(it, "event", "") for it in caplog.records] == ["write_ahead_unreadable"]
+    assert [getattr(record, "event", "") for record in caplog.records] == ["write_ahead_unreadable"]
     ahead.release({})
     wait_until(lambda: not files(tmp_path))
 
@@ -151,7 +151,7 @@ def test_a_directory_that_fails_is_reported_once_and_raises_nothing(
     with caplog.at_level(logging.WARNING):
         write(ahead, numbered(1), numbered(2))
         ahead.close()
-    assert [getattr(it, "event", "") for it in caplog.records] == ["write_ahead_failed"]
+    assert [getattr(record, "event", "") for record in caplog.records] == ["write_ahead_failed"]
     (tmp_path / FOLDER).unlink()
     again = WriteAhead(tmp_path)
     write(again, numbered(3))
@@ -185,7 +185,7 @@ def test_the_next_controller_counts_and_stores_each_batch_once(tmp_path: Path) -
         for number in numbers:
             seqs = range(10 * number, 10 * number + 2)
             made = batch(
-                number, "one", starts=[start(it, at=now) for it in seqs], rows=[row(it, at=now) for it in seqs]
+                number, "one", starts=[start(seq, at=now) for seq in seqs], rows=[row(seq, at=now) for seq in seqs]
             )
             write(to.write_ahead, made)
             to.ingest(encode(made))

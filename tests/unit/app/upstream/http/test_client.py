@@ -82,7 +82,7 @@ async def test_requests_at_once_have_a_connection_each_and_leave_them_to_the_nex
     async with serving(answer) as server:
         for _ in range(2):
             responses = await asyncio.gather(*(post(client, server.url) for _ in range(5)))
-            assert [await whole(it) for it in responses] == [b"{}"] * 5
+            assert [await whole(response) for response in responses] == [b"{}"] * 5
         assert server.connections == 5
 
 
