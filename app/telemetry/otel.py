@@ -27,8 +27,9 @@ from app.telemetry.request_trace import RequestSpan, TracedCall
 # are numbers, names of the configuration and words of ours, and the request id, with which the access log is found. The
 # caller's path, host, name and texts are not among them.
 #
-# The messages are made directly, not over the SDK's spans, whose encoder takes six times as long: most attributes of a
-# request are those of many others. They are kept as bytes, and merged into each span as the protocol defines it.
+# The messages are made directly, not over the SDK's spans: that takes 29 µs of CPU for a request with one call, instead
+# of 65 for the SDK's two spans and 114 for their encoder. Most attributes of a request are those of many others, which
+# are kept as bytes, and merged into each span as the protocol defines it.
 
 Value = str | bool | int | float | Sequence[str]
 Noted = TypeVar("Noted", RequestSpan, TracedCall)
@@ -271,7 +272,8 @@ class OtlpExporter:
         spans = message.resource_spans.add(resource=self._resource).scope_spans.add(scope=_SCOPE)
         for request in requests:
             self._spans.add(request, spans, offset_ns)
-        # Not `export`, which takes the SDK's spans only, and encodes them (see `spans`).
+        # The exporter's `export` takes the SDK's spans only, and encodes them; no public method sends bytes. The lock
+        # file pins the version, and `tests/router/tracing` sends over it.
         sent = self._exporter._client.export(message.SerializeToString())
         return None if sent.success else self._problem.text
 
