@@ -25,7 +25,17 @@ IDLE_S = 10
 REASON = obstacle()
 
 
-ORDER = ("placement", "metrics", "scaling", "refusals", "disruptions", "variants", "strangers", "whole_cluster")
+ORDER = (
+    "policies",
+    "placement",
+    "metrics",
+    "scaling",
+    "refusals",
+    "disruptions",
+    "variants",
+    "strangers",
+    "whole_cluster",
+)
 """The order in which the files run: the last one takes the cluster down."""
 
 

@@ -1,13 +1,13 @@
 """A whole cluster's metrics, read at any of its nodes."""
 
-import socket
-
 import pytest
 
 from tests.cluster.conftest import BLUE, served
 from tests.support.cluster.clients import Ask
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab
+from tests.support.cluster.network import PREFIX, joined
+from tests.support.cluster.ports import Place, accepting
 from tests.support.processes.scraper import Scraper, Series
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -29,7 +29,8 @@ def test_every_nodes_ingress_serves_the_series_of_every_replica(cluster: Cluster
     routers, engines = cluster.routers(), cluster.replicas(BLUE)
     counted = set()
     for pod in cluster.kuberay.pods:
-        samples = Scraper(f"http://{pod.address}:8000").scrape()
+        with joined(PREFIX + cluster.kuberay.head.name):  # no policy lets others reach the head
+            samples = Scraper(f"http://{pod.address}:8000").scrape()
         seen = labels_of(samples, REQUESTS, endpoint="chat", deployment=BLUE, component="router")
         assert {id: it["node"] for id, it in seen.items()} == {id: it.address for id, it in routers.items()}
         engine = labels_of(samples, MEMORY, component="engine", deployment=BLUE, endpoint="chat")
@@ -52,12 +53,13 @@ def test_a_stopping_replica_is_scraped_until_its_last_stream_ends(
     scraper = Scraper(f"http://{next(iter(cluster.routers().values())).address}:8000")
     with cluster.client.asking([Ask(chunks=40, every_s=2.0)] * 8) as running:
         cluster.until(lambda: all(it.first_at for it in running.outcomes), lambda: [*map(str, running.outcomes)])
-        ports = {it.address: listening(it.address) for it in cluster.replicas(BLUE).values()}
+        beside = PREFIX + cluster.kuberay.head.name  # only Ray's pods reach replicas' own ports
+        ports = {it.address: listening(it.address, beside) for it in cluster.replicas(BLUE).values()}
         assert all(ports.values())
         cluster.serve.put(served(the_lab, min_replicas=1, max_replicas=1))
         cluster.until(lambda: bool(cluster.serve.replicas(BLUE, "STOPPING")), cluster.serve.messages)
         (stopped,) = cluster.serve.replicas(BLUE, "STOPPING")
-        closed_after = cluster.until(lambda: not listening(stopped.address), cluster.serve.messages)
+        closed_after = cluster.until(lambda: not listening(stopped.address, beside), cluster.serve.messages)
         samples = scraper.scrape()
         draining = {dict(labels)["replica"]: value for (name, labels), value in samples.items() if name == DRAINING}
         assert draining.pop(stopped.id) == 1.0
@@ -74,14 +76,7 @@ def test_a_stopping_replica_is_scraped_until_its_last_stream_ends(
 DRAINING = "switchyard_draining"
 
 
-def listening(address: str) -> list[int]:
-    """The ports for requests at which a replica of the node takes connections."""
-
-    def listens(port: int) -> bool:
-        try:
-            with socket.create_connection((address, port), timeout=5):
-                return True
-        except ConnectionRefusedError:
-            return False
-
-    return [port for port in PORTS if listens(port)]
+def listening(address: str, namespace: str) -> list[int]:
+    """The ports for requests at which a replica of the node takes connections from a pod in `namespace`."""
+    taking = accepting(namespace, [Place(address, port) for port in PORTS])
+    return sorted(place.port for place in taking)

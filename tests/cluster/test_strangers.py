@@ -1,20 +1,18 @@
 """The ports that another application's pod reaches on the pod network."""
 
 import http.client
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.conftest import BLUE, ENGINES, ROUTERS, served
-from tests.support.cluster import manifest
 from tests.support.cluster.figures import Figures
-from tests.support.cluster.lab import Cluster, Lab
-from tests.support.cluster.ports import accepts, listening
-from tests.support.kubernetes.network import ALL, STRANGE, open_ports
+from tests.support.cluster.lab import REDIS, Cluster, Lab
+from tests.support.cluster.network import PREFIX, joined
+from tests.support.cluster.ports import Place, accepting, listening
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-STRANGER = {"app.kubernetes.io/name": "something-else"}
 INGRESS, DASHBOARD, GCS = 8000, 8265, 6379
 
 
@@ -27,25 +25,31 @@ def answer(address: str, path: str) -> tuple[int, str]:
     return found
 
 
-def labels(template: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Mapping[str, str]:
-    return template["metadata"]["labels"]
+@pytest.fixture
+def stranger(the_lab: Lab) -> Iterator[str]:
+    """The namespace of another application's pod."""
+    the_lab.network.attach("stranger", {"app.kubernetes.io/name": "something-else"})
+    yield f"{PREFIX}stranger"
+    the_lab.network.detach("stranger")
 
 
-def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, figures: Figures) -> None:
+def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, stranger: str, figures: Figures) -> None:
     cluster.apply(served(the_lab, min_replicas=1, max_replicas=2))
     cluster.until(lambda: bool(cluster.replicas(BLUE)), cluster.serve.messages)
-    policies: Sequence[Mapping[str, object]] = list(manifest.of_kind(the_lab.objects, "NetworkPolicy"))
+    head, (router, *_) = cluster.kuberay.head, cluster.kuberay.of(ROUTERS)
     closed = set()
     for pod in cluster.kuberay.pods:
-        open_here = listening(pod.container.pid)
-        assert all(accepts(pod.address, port) for port in open_here), "only a policy keeps strangers out"
-        allowed = open_ports(policies, labels(pod.template), STRANGER, STRANGE)
-        assert ALL not in allowed
-        assert allowed & open_here == (set() if pod.is_head else {INGRESS})
-        assert open_ports(policies, labels(pod.template), labels(pod.template)) >= {ALL}
-        closed |= open_here - allowed
+        places = {Place(pod.address, port) for port in listening(pod.container.pid)}
+        beside = router if pod.is_head else head
+        assert accepting(PREFIX + beside.name, places) == places, "only a policy keeps strangers out"
+        opened = accepting(stranger, places)
+        assert opened == (set() if pod.is_head else {Place(pod.address, INGRESS)})
+        closed |= {place.port for place in places - opened}
         if pod.is_head:
-            assert {DASHBOARD, GCS} <= open_here
+            assert {DASHBOARD, GCS} <= closed
+    redis = Place(the_lab.image.hosts[REDIS], GCS)
+    assert accepting(PREFIX + router.name, [redis]) == {redis}
+    assert accepting(stranger, [redis]) == set()
     for group in (ROUTERS, ENGINES):
         address = cluster.kuberay.of(group)[0].address
         assert answer(address, "/v1/models")[0] == 401
@@ -53,14 +57,15 @@ def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, fi
         assert answer(address, "/-/routes")[0] == answer(address, "/-/healthz")[0] == 404
     figures.add(
         "A pod of another application",
-        f"of {len(closed) + 1} listening ports the NetworkPolicies leave {INGRESS} of routers and engines "
-        f"open, which asks for a key; closed are, among others, {DASHBOARD}, {GCS} and the replicas' own",
+        f"of {len(closed) + 1} listening ports packets pass to {INGRESS} of routers and engines, which asks for a "
+        f"key; on all others they are dropped, among them {DASHBOARD}, {GCS}, Redis' and the replicas' own",
     )
 
 
 def test_the_dashboard_requires_the_token_from_ray_pods_too(cluster: Cluster) -> None:
-    connection = http.client.HTTPConnection(cluster.kuberay.head.address, DASHBOARD, timeout=20)
-    connection.request("GET", "/api/serve/applications/")
-    assert connection.getresponse().status in (401, 403)
-    connection.close()
+    with joined(PREFIX + cluster.kuberay.of(ROUTERS)[0].name):
+        connection = http.client.HTTPConnection(cluster.kuberay.head.address, DASHBOARD, timeout=20)
+        connection.request("GET", "/api/serve/applications/")
+        assert connection.getresponse().status in (401, 403)
+        connection.close()
     assert cluster.serve.statuses()

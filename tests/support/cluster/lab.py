@@ -129,7 +129,9 @@ def lab(objects: list[Manifest], directory: Path) -> Iterator[Lab]:
         stack.enter_context(joined(net.client))
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise it ends without a clean-up
         stack.callback(signal.signal, signal.SIGTERM, before)
-        hosts = {REDIS: stack.enter_context(_redis(net, password))}
+        net.enforce(list(manifest.of_kind(objects, "NetworkPolicy")))
+        (redis,) = manifest.of_kind(objects, "StatefulSet")
+        hosts = {REDIS: stack.enter_context(_redis(net, redis["spec"]["template"]["metadata"]["labels"], password))}
         data = {
             **manifest.stored(objects),
             SECRET: {**internal, "unit-secret": secrets.token_hex(16), "redis-password": password},
@@ -144,10 +146,10 @@ def lab(objects: list[Manifest], directory: Path) -> Iterator[Lab]:
 
 
 @contextmanager
-def _redis(net: Network, password: str) -> Iterator[str]:
+def _redis(net: Network, labels: Mapping[str, str], password: str) -> Iterator[str]:
     """A Redis server on its own address."""
     binary = Path(sys.executable).parent / "redis-server"
-    address = net.attach("redis")
+    address = net.attach("redis", labels)
     options = ["--bind", "0.0.0.0", "--requirepass", password, "--save", "", "--appendonly", "no"]
     process = subprocess.Popen(
         ["ip", "netns", "exec", f"{PREFIX}redis", str(binary), *options], stdout=subprocess.DEVNULL

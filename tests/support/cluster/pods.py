@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.cluster import manifest
 from tests.support.cluster.container import Container, Spec
-from tests.support.cluster.network import PREFIX, Network
+from tests.support.cluster.network import NODE_ADDRESS, PREFIX, Network
 from tests.support.processes.project import ROOT
 
 NAMESPACE = "default"
@@ -113,9 +113,8 @@ class Pod:
             return self.container.run(probe["exec"]["command"], timeout_s=timeout_s)
         where = probe["httpGet"]
         ports = {port.get("name"): port["containerPort"] for port in self.template["spec"]["containers"][0]["ports"]}
-        connection = http.client.HTTPConnection(
-            self.address, ports.get(where["port"], where["port"]), timeout=timeout_s
-        )
+        port, kubelet = ports.get(where["port"], where["port"]), (NODE_ADDRESS, 0)
+        connection = http.client.HTTPConnection(self.address, port, timeout=timeout_s, source_address=kubelet)
         try:
             connection.request("GET", where["path"])
             return connection.getresponse().status < 400
@@ -139,7 +138,7 @@ class Image:
 
         `extra`: environment that the operator adds.
         """
-        address = self.network.attach(name)
+        address = self.network.attach(name, group["template"]["metadata"]["labels"])
         if head is None:
             self.hosts[service(cluster)] = address
         spec = self._spec(name, group, address, cluster, head, extra)

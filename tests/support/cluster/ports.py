@@ -1,11 +1,29 @@
-"""The TCP ports of a pod that other pods can reach."""
+"""The ports of a pod that other pods can reach."""
 
+import errno
+import selectors
 import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.cluster.network import joined
+
+QUIET_S = 1.0
 
 _LISTENS = "0A"
 _LOOPBACK = ("0100007F", "00000000000000000000000001000000")
 """127.0.0.1 and ::1 as the kernel writes them."""
+
+
+class Place(NamedTuple):
+    """A port of a pod."""
+
+    address: str
+    port: int
+    protocol: str = "TCP"
 
 
 def listening(pid: int) -> set[int]:
@@ -20,8 +38,59 @@ def listening(pid: int) -> set[int]:
     return found
 
 
-def accepts(address: str, port: int) -> bool:
-    """Whether a connection from here is accepted."""
-    with socket.socket() as client:
-        client.settimeout(5)
-        return client.connect_ex((address, port)) == 0
+def accepting(namespace: str, places: Iterable[Place]) -> set[Place]:
+    """The places at which a pod in `namespace` is answered: TCP connections are accepted, UDP packets return.
+
+    All are tried at once, until none has answered for a second: what a policy drops is never answered.
+    """
+    waiting, found = selectors.DefaultSelector(), set()
+    with ExitStack() as sockets, joined(namespace):
+        for place in places:
+            kind = socket.SOCK_STREAM if place.protocol == "TCP" else socket.SOCK_DGRAM
+            client = sockets.enter_context(socket.socket(type=kind))
+            client.setblocking(False)
+            try:
+                if client.connect_ex((place.address, place.port)) not in (0, errno.EINPROGRESS):
+                    continue
+                if place.protocol == "UDP":
+                    client.send(b"?")
+            except PermissionError:  # the pod's own rules drop it
+                continue
+            waiting.register(client, selectors.EVENT_WRITE if place.protocol == "TCP" else selectors.EVENT_READ, place)
+        while waiting.get_map() and (ready := waiting.select(QUIET_S)):
+            for key, _ in ready:
+                waiting.unregister(key.fileobj)
+                if key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:  # type: ignore[union-attr]
+                    found.add(key.data)
+    return found
+
+
+@contextmanager
+def answering(places: Mapping[str, Iterable[tuple[str, int]]]) -> Iterator[None]:
+    """Listens on (protocol, port) in these namespaces while the block runs, and returns UDP packets."""
+    waiting, stop = selectors.DefaultSelector(), threading.Event()
+
+    def answer() -> None:
+        while not stop.is_set():
+            for key, _ in waiting.select(0.1):
+                data, sender = key.fileobj.recvfrom(16)  # type: ignore[union-attr]
+                key.fileobj.sendto(data, sender)  # type: ignore[union-attr]
+
+    with ExitStack() as sockets:
+        for namespace, ports in places.items():
+            with joined(namespace):
+                for protocol, port in ports:
+                    kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
+                    server = sockets.enter_context(socket.socket(type=kind))
+                    server.bind(("0.0.0.0", port))
+                    if protocol == "TCP":
+                        server.listen(256)
+                    else:
+                        waiting.register(server, selectors.EVENT_READ)
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()

@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 
+from tests.support.cluster.network import OPERATOR_ADDRESS
+
 
 @dataclass(frozen=True)
 class Replica:
@@ -62,6 +64,8 @@ class ServeApi:
         return applications
 
     def _request(self, method: str, **content: Any) -> httpx.Response:
-        response = httpx.request(method, self._url, headers=self._headers, timeout=30, **content)
+        operator = httpx.HTTPTransport(verify=False, local_address=OPERATOR_ADDRESS)
+        with httpx.Client(transport=operator, headers=self._headers, timeout=30) as client:
+            response = client.request(method, self._url, **content)
         assert response.status_code < 400 or response.status_code >= 500, response.text
         return response.raise_for_status()

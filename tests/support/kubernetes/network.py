@@ -21,19 +21,38 @@ def open_ports(
 
     {ALL} if no policy selects the pod for ingress.
     """
-    selecting = [it["spec"] for it in policies if _matches(it["spec"]["podSelector"], pod)]
-    selecting = [spec for spec in selecting if "Ingress" in spec["policyTypes"]]
-    if not selecting:
+    rules = sources(policies, pod)
+    if rules is None:
         return {ALL}
-    rules = [rule for spec in selecting for rule in spec.get("ingress") or []]
     return {port for rule in rules if _admits(rule.get("from"), peer, namespace) for port in _ports(rule)}
+
+
+def sources(policies: Sequence[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
+    """The rules for what reaches a pod; None if no policy restricts it."""
+    return _rules(policies, pod, "Ingress")
 
 
 def destinations(policies: Sequence[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
     """The rules for what a pod may reach itself; None if no policy restricts it."""
+    return _rules(policies, pod, "Egress")
+
+
+def is_peer(peer: Mapping[str, Any], labels: Mapping[str, str], namespace: Mapping[str, str]) -> bool:
+    """Whether a rule's peer, which is no `ipBlock`, means a pod with these labels in a namespace with those."""
+    if "namespaceSelector" in peer:
+        if not _matches(peer["namespaceSelector"], namespace):
+            return False
+    elif namespace != OWN:
+        return False
+    return _matches(peer.get("podSelector", {}), labels)
+
+
+def _rules(
+    policies: Sequence[Mapping[str, Any]], pod: Mapping[str, str], direction: str
+) -> list[Mapping[str, Any]] | None:
     specs = [it["spec"] for it in policies if _matches(it["spec"]["podSelector"], pod)]
-    specs = [spec for spec in specs if "Egress" in spec["policyTypes"]]
-    return [rule for spec in specs for rule in spec.get("egress") or []] if specs else None
+    specs = [spec for spec in specs if direction in spec["policyTypes"]]
+    return [rule for spec in specs for rule in spec.get(direction.lower()) or []] if specs else None
 
 
 def _ports(rule: Mapping[str, Any]) -> set[int | str]:
@@ -45,16 +64,7 @@ def _ports(rule: Mapping[str, Any]) -> set[int | str]:
 def _admits(peers: Any, labels: Mapping[str, str], namespace: Mapping[str, str]) -> bool:
     if not peers:
         return True
-    return any(_is_peer(it, labels, namespace) for it in peers)
-
-
-def _is_peer(peer: Mapping[str, Any], labels: Mapping[str, str], namespace: Mapping[str, str]) -> bool:
-    if "namespaceSelector" in peer:
-        if not _matches(peer["namespaceSelector"], namespace):
-            return False
-    elif namespace != OWN:
-        return False
-    return _matches(peer.get("podSelector", {}), labels)
+    return any(is_peer(it, labels, namespace) for it in peers)
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
