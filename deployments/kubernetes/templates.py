@@ -375,6 +375,11 @@ def _regex(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\$(?=\)?$)", r"\\Z", pattern), re.ASCII)
 
 
+def _replacement(text: str) -> Callable[[re.Match[str]], str]:
+    """What takes the place of a match: `${1}` is its first group."""
+    return lambda match: re.sub(r"\$\{(\d+)\}", lambda group: match[int(group[1])], text)
+
+
 def raw_json(value: Any) -> str:
     """`toRawJson`: keys are sorted."""
     return json.dumps(_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -478,7 +483,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quote": lambda value: json.dumps(shown(value), ensure_ascii=False),
     "regexFind": lambda pattern, text: match[0] if (match := _regex(pattern).search(text)) else "",
     "regexMatch": lambda pattern, text: _regex(pattern).search(text) is not None,
-    "regexReplaceAll": lambda pattern, text, new: _regex(pattern).sub(new, text),
+    "regexReplaceAll": lambda pattern, text, new: _regex(pattern).sub(_replacement(new), text),
     "replace": lambda old, new, text: text.replace(old, new),
     "required": _required,
     "set": _set,

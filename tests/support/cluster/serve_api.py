@@ -65,7 +65,7 @@ class ServeApi:
 
     def _request(self, method: str, **content: Any) -> httpx.Response:
         operator = httpx.HTTPTransport(verify=False, local_address=OPERATOR_ADDRESS)
-        with httpx.Client(transport=operator, headers=self._headers, timeout=30) as client:
+        with httpx.Client(transport=operator, headers=self._headers, timeout=120) as client:
             response = client.request(method, self._url, **content)
         assert response.status_code < 400 or response.status_code >= 500, response.text
         return response.raise_for_status()

@@ -32,7 +32,12 @@ def rendered(overlay: str) -> list[Manifest]:
 
 def made(**values: Any) -> list[Manifest]:
     """The chart's objects for these values, as `switchyard` in the namespace `switchyard`."""
-    found = chart.objects(chart.render(values, name="switchyard", namespace="switchyard"))
+    return release("switchyard", **values)
+
+
+def release(name: str, **values: Any) -> list[Manifest]:
+    """The chart's objects for these values and that release's name, in the namespace `switchyard`."""
+    found = chart.objects(chart.render(values, name=name, namespace="switchyard"))
     return [json.loads(json.dumps(it)) for it in found]  # parts that YAML has once, more than once
 
 

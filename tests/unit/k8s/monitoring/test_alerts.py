@@ -1,7 +1,6 @@
 """Each alert fires on its own series, and not on those of the other cases."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import pytest
 import yaml
 
 from tests.support.clients.documents import anchors
-from tests.support.kubernetes.overlays import made
+from tests.support.kubernetes.overlays import made, release
 from tests.support.processes.project import ROOT
 from tests.support.processes.promtool import promtool
 
@@ -188,10 +187,18 @@ OTHER_CAUSES = [
 """Alerts that fire on further series."""
 
 
-@pytest.fixture(scope="module")
-def evaluate(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Runs promtool on these cases: alert, series, and the alert's labels at that time; None if it must not fire."""
-    folder = tmp_path_factory.mktemp("rules")
+Evaluate = Callable[[list[tuple[str, Values, Mapping[str, str] | None, str]]], tuple[bool, str]]
+"""Runs promtool on these cases: alert, series, and the alert's labels at that time; None if it must not fire."""
+
+
+def evaluator(groups: list[dict[str, Any]], folder: Path, **added: str) -> Evaluate:
+    """`added` are labels that the alerts of these groups have in addition."""
+    # Labels only: the values in summaries are not tested here.
+    bare = [
+        {**group, "rules": [{key: rule[key] for key in rule if key != "annotations"} for rule in group["rules"]]}
+        for group in groups
+    ]
+    (folder / "alerts.yaml").write_text(yaml.safe_dump({"groups": bare}))
 
     def run(cases: list[tuple[str, Values, Mapping[str, str] | None, str]]) -> tuple[bool, str]:
         tests = [
@@ -199,23 +206,26 @@ def evaluate(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 "interval": "1m",
                 "name": f"{alert} {'fires' if labels is not None else 'is silent'}",
                 "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                "alert_rule_test": [{"alertname": alert, "eval_time": at, "exp_alerts": expected(alert, labels)}],
+                "alert_rule_test": [
+                    {"alertname": alert, "eval_time": at, "exp_alerts": expected(alert, labels, added)}
+                ],
             }
             for alert, series, labels, at in cases
         ]
         file = folder / "tests.yaml"
-        # Labels only: the values in summaries are not tested here.
-        (folder / "alerts.yaml").write_text(
-            re.sub(r"^ +annotations:\n( {10,}\S.*\n)+", "", ALERTS.read_text(), flags=re.M)
-        )
         file.write_text(yaml.safe_dump({"rule_files": ["alerts.yaml"], "evaluation_interval": "1m", "tests": tests}))
         return promtool("test", "rules", file)
 
     return run
 
 
-def expected(alert: str, labels: Mapping[str, str] | None) -> list[dict[str, Any]]:
-    return [] if labels is None else [{"exp_labels": {**labels, **RULES[alert]["labels"]}}]
+@pytest.fixture(scope="module")
+def evaluate(tmp_path_factory: pytest.TempPathFactory) -> Evaluate:
+    return evaluator(GROUPS, tmp_path_factory.mktemp("rules"))
+
+
+def expected(alert: str, labels: Mapping[str, str] | None, added: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [] if labels is None else [{"exp_labels": {**labels, **RULES[alert]["labels"], **added}}]
 
 
 def test_promtool_accepts_the_rules_and_no_broken_ones(tmp_path: Path) -> None:
@@ -224,7 +234,7 @@ def test_promtool_accepts_the_rules_and_no_broken_ones(tmp_path: Path) -> None:
     assert not promtool("check", "rules", tmp_path / "broken.yaml")[0]
 
 
-def test_every_alert_fires_on_its_series_and_is_silent_on_its_neighbours(evaluate: Any) -> None:
+def test_every_alert_fires_on_its_series_and_is_silent_on_its_neighbours(evaluate: Evaluate) -> None:
     assert CASES.keys() == RULES.keys()
     cases = [*CASES.items(), *OTHER_CAUSES]
     firing = [(alert, it.fires, it.labels, it.at) for alert, it in cases]
@@ -232,7 +242,7 @@ def test_every_alert_fires_on_its_series_and_is_silent_on_its_neighbours(evaluat
     assert well, printed
 
 
-def test_an_alert_that_does_not_fire_would_be_noticed(evaluate: Any) -> None:
+def test_an_alert_that_does_not_fire_would_be_noticed(evaluate: Evaluate) -> None:
     case = CASES["SwitchyardBreakerOpen"]
     well, printed = evaluate([("SwitchyardBreakerOpen", case.silent, case.labels, case.at)])
     assert (well, "SwitchyardBreakerOpen fires" in printed) == (False, True)
@@ -247,9 +257,57 @@ def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_exists(alert: s
     assert anchor in anchors(ROOT / page)
 
 
+def rule_of(name: str) -> dict[str, Any]:
+    """The spec of a release's PrometheusRule."""
+    found = release(name, monitoring={"enabled": True})
+    spec: dict[str, Any] = next(it for it in found if it["kind"] == "PrometheusRule")["spec"]
+    return spec
+
+
 def test_the_charts_rule_has_the_same_alerts() -> None:
-    (rule,) = (it for it in made(monitoring={"enabled": True}) if it["kind"] == "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load(ALERTS.read_text())
+    charts = {rule["alert"]: rule for group in rule_of("blue")["groups"] for rule in group["rules"] if "alert" in rule}
+    assert charts.keys() == RULES.keys()
+    for alert, rule in charts.items():
+        assert rule["labels"] == {**RULES[alert]["labels"], **BLUE}
+        assert {**rule, "expr": None, "labels": None} == {**RULES[alert], "expr": None, "labels": None}
+
+
+BLUE = {"namespace": "switchyard", "release": "blue"}
+
+
+def of(name: str, series: Values) -> Values:
+    """The series as a Prometheus has them that scrapes what this release's objects name."""
+    labels = f'namespace="switchyard", release="{name}"'
+
+    def labelled(metric: str) -> str:
+        if metric.startswith("ku"):  # KubeRay's, and of kube-state-metrics: they name the object
+            return metric.replace("team", "switchyard").replace("blue", name)
+        return metric.replace("{", f"{{{labels}, ") if "{" in metric else f"{metric}{{{labels}}}"
+
+    return {labelled(metric): values for metric, values in series.items()}
+
+
+def test_two_releases_in_one_prometheus_alert_for_themselves(tmp_path: Path) -> None:
+    """Each alert of `blue` fires on blue's series as if it were alone, and on green's it is silent."""
+    cases = [*CASES.items(), *OTHER_CAUSES]
+    firing = [
+        (alert, {**of("blue", it.fires), **of("green", it.silent)}, of_blue(it.labels), it.at) for alert, it in cases
+    ]
+    silent = [
+        (alert, {**of("blue", it.silent), **of("green", it.fires)}, None, it.at)
+        for alert, it in cases
+        if "ku" not in min(it.silent)[:2]  # whose neighbours have names of their own
+    ]
+    evaluate = evaluator(rule_of("blue")["groups"], tmp_path, **BLUE)
+    well, printed = evaluate([*firing, *silent, *((alert, of("green", it.fires), None, it.at) for alert, it in cases)])
+    assert well, printed
+    well, printed = evaluator(GROUPS, tmp_path)([(alert, of("green", it.fires), None, it.at) for alert, it in cases])
+    assert all(f"{alert} is silent" in printed for alert in CASES), "without their labels they would fire for both"
+    assert not well
+
+
+def of_blue(labels: Mapping[str, str]) -> dict[str, str]:
+    return {name: value.replace("team", "switchyard") for name, value in labels.items()}
 
 
 def test_the_operators_objects_have_the_release_that_a_prometheus_selects() -> None:

@@ -67,10 +67,48 @@ def test_uids_differ() -> None:
     assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS) == 5
 
 
-def test_the_chart_delivers_every_dashboard() -> None:
+OURS = "namespace='switchyard',release='switchyard'"
+
+
+def delivered() -> dict[str, str]:
+    """File name to JSON, as the chart has them."""
     (found,) = (it for it in made(monitoring={"enabled": True}) if it["metadata"]["name"] == "switchyard-dashboards")
-    delivered = {name: json.loads(text) for name, text in found["data"].items()}
-    of_release = {name: {key: delivered[name][key] for key in ("uid", "title")} for name in delivered}
-    assert delivered == {name: {**board, **of_release[name]} for name, board in BOARDS.items()}
-    assert all(board["uid"] in of_release[name]["uid"] for name, board in BOARDS.items())
     assert found["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    data: dict[str, str] = found["data"]
+    return data
+
+
+def test_the_chart_delivers_every_dashboard() -> None:
+    plain = {
+        name: json.loads(text.replace(f"{OURS},", "").replace(f"{{{OURS}}}", "")) for name, text in delivered().items()
+    }
+    of_release = {name: {key: plain[name][key] for key in ("uid", "title")} for name in plain}
+    assert plain == {name: {**board, **of_release[name]} for name, board in BOARDS.items()}
+    assert all(board["uid"] in of_release[name]["uid"] for name, board in BOARDS.items())
+
+
+def of_everyone(expr: str) -> list[str]:
+    """The series in a query that are not the release's alone."""
+    bare = re.sub(r"\b(by|on|group_left|group_right)\s*\([^)]*\)|\[[^]]*\]", "", expr)
+    bare = re.sub(r"label_values\((.*), \w+\)", r"\1", bare)
+    series = re.findall(r"([a-zA-Z_:][\w:]*)(?![\w:]|\s*\()(\{[^}]*\})?", re.sub(r"(?<=[={~,! ])\"[^\"]*\"", "", bare))
+    words = {"or", "and", "unless", "on", "group_left", "bool"}
+    return [name for name, labels in series if name not in words and OURS not in labels]
+
+
+def test_a_dashboard_shows_its_own_release_alone() -> None:
+    """Several releases may be in one Prometheus."""
+    for text in delivered().values():
+        board = json.loads(text)
+        asked = [target["expr"] for panel in panels(board) for target in panel["targets"]]
+        asked += [it["query"] for it in board["templating"]["list"] if it["type"] == "query"]
+        assert [name for expr in asked for name in of_everyone(expr)] == []
+    everything = [expr for expr in queries() if "vector" not in expr]
+    assert all(of_everyone(expr) for expr in everything), "as they are without the chart"
+
+
+def test_prometheus_understands_the_charts_queries(tmp_path: Path) -> None:
+    found = [
+        it["expr"] for text in delivered().values() for panel in panels(json.loads(text)) for it in panel["targets"]
+    ]
+    assert promtool("check", "rules", as_rules(found, tmp_path / "queries.yaml"))[0]
