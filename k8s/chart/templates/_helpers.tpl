@@ -27,6 +27,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
+{{- /* `head` or `routers` of the values: the nodes of their pods. */}}
+{{- define "switchyard.onNodes" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{ toRawJson . }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{ toRawJson . }}
+{{- end }}
+{{- end }}
+
 {{- /* The head, Redis: nothing recovers without them. */}}
 {{- define "switchyard.permanent" -}}
 nodeAffinity:                 # not on spot nodes

@@ -66,6 +66,10 @@ def _models(draw: st.DrawFn) -> list[dict[str, Any]]:
     return models
 
 
+_placement: dict[str, st.SearchStrategy[Any]] = {
+    "nodeSelector": st.dictionaries(names, words, max_size=2),
+    "tolerations": st.sampled_from([[], [{"key": "k", "operator": "Exists"}]]),
+}
 _nodes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
     optional={
@@ -74,8 +78,8 @@ _nodes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "memory": st.sampled_from(["2000Gi", "1Ti", "4000000Mi"]),
         "shm": st.sampled_from(["4Gi", "512Mi"]),
         "max": st.integers(900, 1000),
+        **_placement,
         "nodeSelector": st.dictionaries(names, words, min_size=1, max_size=2),
-        "tolerations": st.just([{"key": "k", "operator": "Exists"}]),
         "runtimeClassName": words,
     },
 )
@@ -102,7 +106,10 @@ right: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "secrets": st.fixed_dictionaries({}, optional={"cluster": words, "keys": words, "hub": words}),
         "managers": st.lists(names, max_size=2),
         "limits": st.fixed_dictionaries({}, optional={"requests_per_minute": numbers, "tokens_per_minute": numbers}),
-        "routers": st.fixed_dictionaries({}, optional={"min": st.integers(1, 2), "max": st.integers(2, 300)}),
+        "head": st.fixed_dictionaries({}, optional=_placement),
+        "routers": st.fixed_dictionaries(
+            {}, optional={"min": st.integers(1, 2), "max": st.integers(2, 300), **_placement}
+        ),
         "router": st.fixed_dictionaries(
             {}, optional={"console": st.just({"environment": "a"}), "access": st.just({"issue_keys": True})}
         ),

@@ -21,6 +21,7 @@ from deployments.kubernetes.manifests import ray_service
 from deployments.kubernetes.manifests import read as kustomized
 from tests.support.kubernetes import policies, schemas
 from tests.support.kubernetes.helm import Helm, HelmFailed, helm
+from tests.support.kubernetes.overlays import pods
 from tests.support.kubernetes.values import MODEL, names, releases, right
 from tests.support.processes.project import ROOT
 
@@ -206,6 +207,30 @@ def test_issued_keys_are_kept_on_a_volume_or_in_a_bucket_or_it_is_said(ledger: d
     said = [line for line in capacity.warnings(ray_service(found), found) if "ledger.url" in line]
     assert (said == []) is kept
     assert ("gone when that moves" in chart.notes(values, name="switchyard", namespace="switchyard")) is not kept
+
+
+def test_pods_without_engines_are_on_the_nodes_that_the_values_name() -> None:
+    def placed(name: str) -> dict[str, Any]:
+        return {"nodeSelector": {"pool": name}, "tolerations": [{"key": name, "operator": "Exists"}]}
+
+    def places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        keys = ("nodeSelector", "tolerations")
+        return {
+            re.sub(r"-weights-.*", "-weights", pod.where): {key: pod.spec[key] for key in keys if key in pod.spec}
+            for pod in pods(chart.objects(render({"models": [MODEL], **values})))
+        }
+
+    without = places({})
+    values = {"head": placed("stable"), "routers": placed("small")}
+    assert places(values) == without | {
+        "head": placed("stable"),
+        "StatefulSet switchyard-redis": placed("stable"),
+        "cpu": placed("small"),
+        "Job switchyard-weights": placed("small"),
+    }
+    assert [where for where, place in without.items() if place] == ["gpu-l4"]
+    with pytest.raises(ConfigError, match=r"head\.tolerations\[0\]\.keey"):
+        render({"head": {"tolerations": [{"keey": "x"}]}})
 
 
 def test_a_model_is_five_values() -> None:
