@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.cluster import memory, network
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab, lab
-from tests.support.cluster.network import obstacle
 from tests.support.kubernetes.overlays import rendered
 from tests.support.processes.project import ROOT
 
@@ -22,7 +22,7 @@ BLUE, GREEN = "smollm2-blue", "smollm2-green"
 QUICK = {"upscale_delay_s": 2, "downscale_delay_s": 6, "look_back_period_s": 4, "metrics_interval_s": 1}
 IDLE_S = 10
 
-REASON = obstacle()
+REASON = network.obstacle() or memory.obstacle()
 
 
 ORDER = (
@@ -34,13 +34,16 @@ ORDER = (
     "disruptions",
     "variants",
     "strangers",
+    "memory",
+    "keys",
+    "second_release",
     "whole_cluster",
 )
 """The order in which the files run: the last one takes the cluster down."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the files. Skips all tests where namespaces are not allowed, since there is no pod network then."""
+    """Sorts the files. Skips all tests where namespaces or control groups are not allowed, since there are no pods."""
     items.sort(key=lambda item: ORDER.index(item.path.stem.removeprefix("test_")))
     if REASON is not None:
         for item in items:

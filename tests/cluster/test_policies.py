@@ -78,7 +78,7 @@ class Crowd:
 
     def flows(self, policies: Sequence[Any], sources: Iterable[str]) -> set[Flow]:
         """All from these pods that pass while these policies apply."""
-        self.lab.network.enforce(policies)
+        self.lab.network.enforce(self.lab.name, policies)
         names = {address: name for name, address in self.addresses.items()}
         found = set()
         for source in sources:
@@ -106,7 +106,7 @@ def crowd(the_lab: Lab) -> Iterator[Crowd]:
     finally:
         for name in addresses:
             the_lab.network.detach(CROWD + name)
-        the_lab.network.enforce(list(manifest.of_kind(the_lab.objects, "NetworkPolicy")))
+        the_lab.network.enforce(the_lab.name, list(manifest.of_kind(the_lab.objects, "NetworkPolicy")))
 
 
 def wanted(crowd: Crowd, sources: Iterable[str]) -> set[Flow]:

@@ -22,7 +22,8 @@ Endpoints = Callable[[], Sequence[str]]
 class Ask:
     """A chat request for `chunks` chunks, `every_s` seconds apart. `within_s`: when the client gives up.
 
-    `after_s`: how long after the others of its group it is sent.
+    `after_s`: how long after the others of its group it is sent. `fill`: a pod's name; an engine there takes `fill_mib`
+    of memory for it.
     """
 
     chunks: int = 1
@@ -31,10 +32,13 @@ class Ask:
     endpoint: str = "chat"
     within_s: float = 120.0
     after_s: float = 0.0
+    fill: str = ""
+    fill_mib: int = 0
 
     def body(self) -> dict[str, object]:
         """The request in OpenAI's form. Each is its own conversation, since turns of one would go to one replica."""
-        content = json.dumps({"every_s": self.every_s, "conversation": random.getrandbits(64)})
+        wanted = {"every_s": self.every_s, "fill": self.fill, "fill_mib": self.fill_mib}
+        content = json.dumps({**wanted, "conversation": random.getrandbits(64)})
         messages = [{"role": "user", "content": content}]
         return {"model": self.endpoint, "messages": messages, "max_tokens": self.chunks, "stream": self.streamed}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.cluster import container_entry
+from tests.support.cluster.memory import MemoryGroup
 
 _STARTS_WITHIN_S = 60.0
 
@@ -23,7 +24,7 @@ class Spec:
     addresses.
 
     `setup` are commands that build the image: they end before `command` begins, and do not have its environment. `shm`
-    is the size of /dev/shm, as mount takes it.
+    is the size of /dev/shm, as mount takes it; `memory` is the limit in bytes.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Spec:
     hosts: Mapping[str, str] = field(default_factory=dict)
     setup: Sequence[Sequence[str]] = ()
     shm: str = "512m"
+    memory: int | None = None
 
 
 class Container:
@@ -48,7 +50,10 @@ class Container:
         described.write_text(json.dumps(asdict(spec)))
         entry = [sys.executable, "-S", container_entry.__file__, str(described)]
         unshared = ["unshare", "-m", "-p", "-f", "-u", "-i", "--kill-child"]
-        self._command = ["nice", "-n", "3", "ip", "netns", "exec", namespace, *unshared, *entry]
+        self.memory = None if spec.memory is None else MemoryGroup(spec.name + Path(spec.root).name, spec.memory)
+        joining = [] if self.memory is None else self.memory.joining()
+        self._command = [*joining, "nice", "-n", "3", "ip", "netns", "exec", namespace, *unshared, *entry]
+        self._kills = 0
         self._process = self._start()
 
     def restart(self) -> None:
@@ -65,6 +70,13 @@ class Container:
     def exit_code(self) -> int | None:
         """The exit code of process 1; None while it runs."""
         return self._process.poll()
+
+    def end_over_memory(self) -> None:
+        """Ends every process once the kernel has ended one for want of memory, as kubelets let the kernel do since
+        Kubernetes 1.28 (`memory.oom.group`, which control groups of version 1 lack)."""
+        if self.memory is not None and self.memory.kills > self._kills:
+            self._kills = self.memory.kills
+            self.kill()
 
     @property
     def pid(self) -> int:
@@ -89,6 +101,12 @@ class Container:
             with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, AssertionError):
                 psutil.Process(self.pid).send_signal(signal.SIGKILL)
         self._process.wait(30)
+
+    def remove(self) -> None:
+        """Ends it, and removes what the kernel keeps of it."""
+        self.kill()
+        if self.memory is not None:
+            self.memory.remove()
 
     def run(self, command: Sequence[str], *, timeout_s: float = 10) -> bool:
         """Whether `command`, run inside, succeeds: an exec probe."""

@@ -64,7 +64,9 @@ class Work:
 
 @serve.ingress()
 class PacedEngine:
-    """Answers chat completions. The last message is JSON: `{"every_s": 0.5}` between two of `max_tokens` chunks."""
+    """Answers chat completions. The last message is JSON: `{"every_s": 0.5}` between two of `max_tokens` chunks, and
+    the memory that the request takes in a pod of that name: `{"fill": "pod", "fill_mib": 100}`.
+    """
 
     def __init__(self, loads_for_s: float, slots: int) -> None:
         time.sleep(loads_for_s)
@@ -89,13 +91,17 @@ class PacedEngine:
     async def _chat(self, request: Request) -> Response:
         body = await request.json()
         count = body.get("max_tokens") or body.get("max_completion_tokens") or 1
-        every_s = float(json.loads(body["messages"][-1]["content"]).get("every_s", 0))
+        wanted = json.loads(body["messages"][-1]["content"])
+        every_s = float(wanted.get("every_s", 0))
+        mib = int(wanted.get("fill_mib", 0)) if wanted.get("fill") == os.environ["POD_NAME"] else 0
+        taken = b"x" * (mib << 20)
         head = {"id": "chatcmpl-1", "created": int(time.time()), "model": body["model"]}
         if body.get("stream"):
             return StreamingResponse(self._stream(head, count, every_s), media_type="text/event-stream")
         async with self._work.slot():
             await asyncio.sleep(count * every_s)
         message = {"role": "assistant", "content": f"{self._name} " * count}
+        assert len(taken) == mib << 20
         choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
         usage = {"prompt_tokens": 1, "completion_tokens": count, "total_tokens": count + 1}
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})

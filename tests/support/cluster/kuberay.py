@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster import manifest
 from tests.support.cluster.kubernetes_api import PORT, RayClusterStore
 from tests.support.cluster.network import CLIENT_ADDRESS
 from tests.support.cluster.pods import NAMESPACE, Image, Kubelet, Pod, endpoints, service
@@ -97,6 +98,8 @@ class KubeRay:
             overdue = pod.deleted_at is not None and time.monotonic() > pod.deleted_at + pod.grace_s
             if overdue:
                 pod.kill()
+            for container in (pod.container, *pod.sidecars):
+                container.end_over_memory()
             if pod.container.has_ended and pod.lost_at is None and not (pod.is_head and pod.deleted_at is None):
                 self._remove(pod)
 
@@ -154,7 +157,7 @@ class KubeRay:
         self._kubelet.watch(pod)
 
     def _remove(self, pod: Pod) -> None:
-        pod.kill()
+        pod.remove()
         with self.store.lock:
             self._pods.remove(pod)
         self._image.network.detach(pod.name)
@@ -200,7 +203,9 @@ class KubeRay:
         }
         command = f"ray kuberay-autoscaler --cluster-name {self.name} --cluster-namespace {NAMESPACE}"
         command += f" --gcs-address {head.address}:6379"
-        self._image.sidecar(head, "autoscaler", command, environment, {_ACCOUNT: str(account)})
+        self._image.sidecar(
+            head, "autoscaler", command, environment, {_ACCOUNT: str(account)}, manifest.memory(options)
+        )
 
 
 def raycluster(service_object: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -6,30 +6,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.access.keys import create
 from app.internal_api import ROUTER
-from app.internal_keys import Purpose, derived
+from deployments.cli.operators import internal_keys
 from deployments.kubernetes.manifests import Manifest
-from deployments.weights.cache import default_cache
 from tests.support.cluster import manifest
 from tests.support.cluster.clients import Client
+from tests.support.cluster.container import Container
 from tests.support.cluster.kuberay import KubeRay, raycluster
 from tests.support.cluster.kubernetes_api import RayClusterStore, kubernetes_api
 from tests.support.cluster.network import CLIENT_ADDRESS, PREFIX, Network, joined, network
 from tests.support.cluster.pods import Image
 from tests.support.cluster.serve_api import Replica, ServeApi
 from tests.support.kubernetes import schemas
-
-REDIS, SECRET, KEYS = "switchyard-redis", "switchyard", "switchyard-keys"
-"""Names in the chart: the Service of Redis, the Secret with the passwords, the Secret with the keys file."""
-
-WEIGHTS = "switchyard-weights"
-"""The chart's claim for the models."""
 
 UP_WITHIN_S = 420.0
 
@@ -76,16 +70,40 @@ class Cluster:
         return time.monotonic() - begun
 
 
-class Lab:
-    """The network and the parts that several clusters share: the image, Redis, the Kubernetes API."""
+@dataclass(frozen=True)
+class Kubernetes:
+    """What releases share: the network, the API with its RayClusters by name, and a directory for their files."""
 
-    def __init__(self, net: Network, objects: list[Any], key: str) -> None:
-        self.network = net
-        self.objects = objects
-        self.key = key
-        self.image: Image
-        self.certificate: Path
-        self.stores: dict[str, RayClusterStore] = {}
+    network: Network
+    directory: Path
+    stores: dict[str, RayClusterStore]
+    certificate: Path
+
+
+class Lab:
+    """One release of the chart: its objects, Secrets and Redis, for one Ray cluster or several. `key` is a caller's."""
+
+    def __init__(self, kubernetes: Kubernetes, objects: list[Any], image: Image, key: str) -> None:
+        self.kubernetes, self.network = kubernetes, kubernetes.network
+        self.objects, self.image, self.key = objects, image, key
+
+    @property
+    def name(self) -> str:
+        """The release's."""
+        return _name(self.objects)
+
+    @property
+    def internal_key(self) -> str:
+        """The master that pods get which start now."""
+        return str(self.image.data[self.name]["internal-key"])
+
+    def use_internal_keys(self, *masters: str) -> None:
+        """Changes the Secret, for pods that start from now on."""
+        self.image.data[self.name] |= _internal_keys(*masters)
+
+    def beside(self, objects: list[Manifest]) -> AbstractContextManager["Lab"]:
+        """Another release in the same namespace."""
+        return _installed(self.kubernetes, objects)
 
     def service_object(self) -> Any:
         """The overlay's RayService."""
@@ -96,9 +114,9 @@ class Lab:
         """A RayCluster as KubeRay makes it from the overlay, after `change` to its object. It serves nothing yet."""
         made = raycluster(self.service_object(), name)
         change(made)
-        self.stores[name] = RayClusterStore(made, self._problems)
+        store = self.kubernetes.stores[name] = RayClusterStore(made, self._problems)
         token = secrets.token_hex(16) if made["spec"].get("authOptions", {}).get("mode") == "token" else None
-        kuberay = KubeRay(self.stores[name], self.image, self.certificate, token=token)
+        kuberay = KubeRay(store, self.image, self.kubernetes.certificate, token=token)
         try:
             kuberay.start()
             cluster = Cluster(kuberay, ServeApi(kuberay.head.address, token), Client(kuberay.endpoints, self.key), {})
@@ -111,6 +129,22 @@ class Lab:
         finally:
             kuberay.close()
 
+    @contextmanager
+    def job(self) -> Iterator[Container]:
+        """The pod of the Job that fetches the weights, once."""
+        (job,) = manifest.of_kind(self.objects, "Job")
+        container = self.image.job(job["metadata"]["name"], job["spec"]["template"])
+        try:
+            yield container
+        finally:
+            container.remove()
+            self.network.detach(job["metadata"]["name"])
+
+    def logs(self) -> str:
+        """All that Ray's processes have logged so far."""
+        files = sorted(self.image.directory.glob("*/volumes/tmp/ray/session_*/logs/**/*"))
+        return "\n".join(file.read_text(errors="replace") for file in files if file.is_file() and not file.is_symlink())
+
     def _problems(self, raycluster_object: Mapping[str, Any]) -> list[str]:
         """The schema's problems with a RayCluster; a RayService contains the same fields."""
         service = self.service_object()
@@ -121,38 +155,58 @@ class Lab:
 @contextmanager
 def lab(objects: list[Manifest], directory: Path) -> Iterator[Lab]:
     """The lab without a cluster. While the block runs, this thread and those that it starts are on the pod network."""
-    internal_key, password = secrets.token_hex(16), secrets.token_hex(16)
-    internal = {"internal-key": internal_key, "engine-key": derived(internal_key, Purpose.ENGINE)}
-    key, record = create("lab")
     with ExitStack() as stack:
         net = stack.enter_context(network())
         stack.enter_context(joined(net.client))
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise it ends without a clean-up
         stack.callback(signal.signal, signal.SIGTERM, before)
-        net.enforce(list(manifest.of_kind(objects, "NetworkPolicy")))
-        (redis,) = manifest.of_kind(objects, "StatefulSet")
-        hosts = {REDIS: stack.enter_context(_redis(net, redis["spec"]["template"]["metadata"]["labels"], password))}
-        data = {
-            **manifest.stored(objects),
-            SECRET: {**internal, "unit-secret": secrets.token_hex(16), "redis-password": password},
-            KEYS: {"keys.yaml": record.line},
-        }
-        (directory / "claims").mkdir()
-        (directory / "claims" / WEIGHTS).symlink_to(default_cache())
-        made = Lab(net, objects, key)
-        made.image = Image(net, directory, data, hosts)
-        made.certificate = stack.enter_context(kubernetes_api(CLIENT_ADDRESS, made.stores, directory))
-        yield made
+        stores: dict[str, RayClusterStore] = {}
+        certificate = stack.enter_context(kubernetes_api(CLIENT_ADDRESS, stores, directory))
+        yield stack.enter_context(_installed(Kubernetes(net, directory, stores, certificate), objects))
 
 
 @contextmanager
-def _redis(net: Network, labels: Mapping[str, str], password: str) -> Iterator[str]:
+def _installed(kubernetes: Kubernetes, objects: list[Manifest]) -> Iterator[Lab]:
+    name, password = _name(objects), secrets.token_hex(16)
+    key, record = create("lab")
+    net = kubernetes.network
+    net.enforce(name, list(manifest.of_kind(objects, "NetworkPolicy")))
+    (redis,) = manifest.of_kind(objects, "StatefulSet")
+    service, labels = redis["spec"]["serviceName"], redis["spec"]["template"]["metadata"]["labels"]
+    with _redis(net, service, labels, password) as address:
+        others = {"unit-secret": secrets.token_hex(16), "redis-password": password}
+        data = {
+            **manifest.stored(objects),
+            name: {**_internal_keys(secrets.token_hex(16)), **others},
+            f"{name}-keys": {"keys.yaml": record.line},
+        }
+        place = kubernetes.directory / name
+        place.mkdir()
+        image = Image(net, place, kubernetes.directory / "claims", data, {service: address})
+        try:
+            yield Lab(kubernetes, objects, image, key)
+        finally:
+            net.enforce(name, [])
+
+
+def _name(objects: list[Any]) -> str:
+    """The release's name. Its Secrets are those that the chart names by default."""
+    return str(next(manifest.of_kind(objects, "RayService"))["metadata"]["name"])
+
+
+def _internal_keys(*masters: str) -> dict[str, str]:
+    """The entries of the Secret, as `switchyard keys internal` prints them."""
+    return dict(line.split("=", 1) for line in internal_keys(",".join(masters)))
+
+
+@contextmanager
+def _redis(net: Network, name: str, labels: Mapping[str, str], password: str) -> Iterator[str]:
     """A Redis server on its own address."""
     binary = Path(sys.executable).parent / "redis-server"
-    address = net.attach("redis", labels)
+    address = net.attach(name, labels)
     options = ["--bind", "0.0.0.0", "--requirepass", password, "--save", "", "--appendonly", "no"]
     process = subprocess.Popen(
-        ["ip", "netns", "exec", f"{PREFIX}redis", str(binary), *options], stdout=subprocess.DEVNULL
+        ["ip", "netns", "exec", f"{PREFIX}{name}", str(binary), *options], stdout=subprocess.DEVNULL
     )
     try:
         yield address

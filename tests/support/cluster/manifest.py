@@ -34,6 +34,12 @@ def ray_container(group: Object) -> Any:
     return group["template"]["spec"]["containers"][0]
 
 
+def memory(container: Object) -> int | None:
+    """The container's limit in bytes."""
+    limits = container.get("resources", {}).get("limits", {})
+    return int(quantity(limits["memory"])) if "memory" in limits else None
+
+
 def ray_start(group: Object, *, head: str | None, extra: Mapping[str, str]) -> str:
     """The shell command of a group's pods. `head`: the name of the head's service; None for the head itself.
 
@@ -43,8 +49,8 @@ def ray_start(group: Object, *, head: str | None, extra: Mapping[str, str]) -> s
     parameters = dict(group.get("rayStartParams") or {})
     if "cpu" in limits:
         parameters.setdefault("num-cpus", str(math.ceil(quantity(limits["cpu"]))))
-    if "memory" in limits:
-        parameters.setdefault("memory", str(int(quantity(limits["memory"]))))
+    if (size := memory(ray_container(group))) is not None:
+        parameters.setdefault("memory", str(size))
     gpus = next((amount for name, amount in limits.items() if name.endswith("gpu")), None)
     if gpus is not None:
         parameters.setdefault("num-gpus", str(gpus))
@@ -83,12 +89,15 @@ def environment(container: Object, secrets: Mapping[str, Object], fields: Mappin
 
 def mounts(
     pod: Object, container: Object, data: Mapping[str, Object], claims: Path, private: Path
-) -> Iterator[tuple[str, Path]]:
-    """Where each volume of the container is: (path in the container, directory on the machine), which exists then.
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Where each volume of the container is, those that it may write and the others: path in the container to directory
+    on the machine, which exists then.
 
     Secrets and ConfigMaps are written below `private`, as are empty directories; claims are shared by the pods.
     """
     volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
+    writable: dict[str, str] = {}
+    fixed: dict[str, str] = {}
     for mount in container.get("volumeMounts", []):
         volume = volumes[mount["name"]]
         if "persistentVolumeClaim" in volume:
@@ -100,12 +109,14 @@ def mounts(
         for name, text in data[source].items() if source else ():
             (place / name).write_text(str(text))
         if mount["mountPath"] != "/dev/shm":  # every container has its own
-            yield mount["mountPath"], place / mount.get("subPath", "")
+            found = fixed if mount.get("readOnly") else writable
+            found[mount["mountPath"]] = str(place / mount.get("subPath", ""))
+    return writable, fixed
 
 
-def stored(objects: Sequence[Object]) -> dict[str, Object]:
+def stored(objects: Sequence[Object]) -> dict[str, dict[str, Any]]:
     """The data of the rendered Secrets and ConfigMaps, by name."""
-    found: dict[str, Object] = {}
+    found: dict[str, dict[str, Any]] = {}
     for it in of_kind(objects, "ConfigMap"):
         found[it["metadata"]["name"]] = it.get("data", {})
     for it in of_kind(objects, "Secret"):

@@ -41,7 +41,7 @@ class Network:
     def __init__(self) -> None:
         self.client = _CLIENT
         self._next = _FIRST_POD
-        self._policies: Sequence[Mapping[str, Any]] = ()
+        self._policies: dict[str, Sequence[Mapping[str, Any]]] = {}
         self._members: dict[str, Member] = {}
         self._lock = threading.Lock()
 
@@ -64,16 +64,17 @@ class Network:
             del self._members[name]
             self._load()
 
-    def enforce(self, policies: Sequence[Mapping[str, Any]]) -> None:
-        """These NetworkPolicies, and no others, apply from now on, to pods that are attached later too."""
+    def enforce(self, release: str, policies: Sequence[Mapping[str, Any]]) -> None:
+        """These NetworkPolicies, and no others of this release, apply from now on, also to later pods."""
         with self._lock:
-            self._policies = list(policies)
+            self._policies[release] = policies
             self._load()
 
     def _load(self) -> None:
         members = [*self._members.values(), _OPERATOR]
+        policies = [policy for found in self._policies.values() for policy in found]
         for name, member in self._members.items():
-            rules = ruleset(self._policies, member, members, NODE_ADDRESS)
+            rules = ruleset(policies, member, members, NODE_ADDRESS)
             command = ["ip", "netns", "exec", PREFIX + name, "nft", "-f", "-"]
             loaded = subprocess.run(command, input=rules, capture_output=True, text=True, timeout=30)
             assert loaded.returncode == 0, f"{loaded.stderr}\n{rules}"

@@ -1,6 +1,7 @@
 """Pods of a Ray cluster: real Ray processes in namespaces, started as the manifest says."""
 
 import http.client
+import shlex
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,6 +84,11 @@ class Pod:
         for container in (self.container, *self.sidecars):
             container.kill()
 
+    def remove(self) -> None:
+        """Ends every container, and removes what the kernel keeps of it."""
+        for container in (self.container, *self.sidecars):
+            container.remove()
+
     def probe(self) -> None:
         """Does the readiness probe once. The API notices a lost node only by its missing reports."""
         if self.lost_at is not None:
@@ -126,11 +132,14 @@ class Pod:
 
 @dataclass(frozen=True)
 class Image:
-    """The inputs of every pod. `data`: Secrets and ConfigMaps by name; `hosts`: names to addresses."""
+    """The inputs of every pod. `claims`: the directory of the volumes; `data`: Secrets and ConfigMaps by name; `hosts`:
+    names to addresses.
+    """
 
     network: Network
     directory: Path
-    data: Mapping[str, Mapping[str, Any]]
+    claims: Path
+    data: dict[str, dict[str, Any]]
     hosts: dict[str, str]
 
     def start(self, name: str, group: Mapping[str, Any], *, cluster: str, head: str | None, extra: Any) -> Pod:
@@ -148,8 +157,10 @@ class Image:
         pod.template = _with_probe(group["template"], is_head=head is None)
         return pod
 
-    def sidecar(self, pod: Pod, name: str, command: str, environment: Mapping[str, str], files: Any) -> None:
-        """Starts one more container in the pod's network, which shares /tmp with the first."""
+    def sidecar(
+        self, pod: Pod, name: str, command: str, environment: Mapping[str, str], files: Any, memory: int | None
+    ) -> None:
+        """Starts one more container in the pod's network, which shares /tmp with the first. `memory` is in bytes."""
         place = self.directory / pod.name
         mounts = {"/app/bin": str(_scripts(place)), "/tmp": str(place / "tmp"), **files}
         spec = Spec(
@@ -161,8 +172,26 @@ class Image:
             code=_code(),
             mounts=mounts,
             hosts=self.hosts,
+            memory=memory,
         )
         pod.sidecars.append(Container(spec, PREFIX + pod.name, place / f"{name}.log"))
+
+    def job(self, name: str, template: Mapping[str, Any]) -> Container:
+        """Starts the pod of a Job."""
+        self.network.attach(name, template["metadata"]["labels"])
+        place, (container,) = self.directory / name, template["spec"]["containers"]
+        mounts, fixed = manifest.mounts(template["spec"], container, self.data, self.claims, place / "volumes")
+        spec = Spec(
+            name=name,
+            root=str(place / "root"),
+            command=["/bin/bash", "-c", "--", shlex.join([*container["command"], *container["args"]])],
+            directory=container["workingDir"],
+            environment={"PATH": PATH, "HOME": "/tmp", **manifest.environment(container, self.data, {})},
+            code=_code() | fixed,
+            mounts=mounts,
+            memory=manifest.memory(container),
+        )
+        return Container(spec, PREFIX + name, place / "job.log")
 
     def _spec(
         self, name: str, group: Mapping[str, Any], address: str, cluster: str, head: str | None, extra: Any
@@ -176,9 +205,7 @@ class Image:
             options |= {"no-monitor": "true"}  # the autoscaler is a container of its own
             options |= {"redis-password": "$REDIS_PASSWORD"} if "REDIS_PASSWORD" in extra else {}
         command = manifest.ray_start(group, head=head, extra=options)
-        volumes = manifest.mounts(
-            group["template"]["spec"], container, self.data, self.directory / "claims", place / "volumes"
-        )
+        mounts, fixed = manifest.mounts(group["template"]["spec"], container, self.data, self.claims, place / "volumes")
         environment = {
             "PATH": PATH,
             "HOME": "/tmp",
@@ -199,14 +226,15 @@ class Image:
             command=["/bin/bash", "-c", "--", command],
             directory="/app",
             environment=environment,
-            code=_code(),
+            code=_code() | fixed,
             mounts={
                 "/app/bin": str(_scripts(place)),
                 "/tmp": str(place / "tmp"),
-                **{path: str(it) for path, it in volumes},
+                **mounts,
             },
             hosts={**self.hosts, name: address},
             setup=[["/app/.venv/bin/python", "-m", "deployments.haproxy", "/app/bin"]],
+            memory=manifest.memory(container),
         )
 
 
