@@ -1,18 +1,20 @@
-"""A new variant, the overlay's own model with real vLLM, is added to a running cluster."""
+"""A new variant, the overlay's own model with real vLLM, is added to a running cluster before its weights are there."""
 
 import copy
+import time
+from typing import Any
 
 import openai
 import pytest
 import yaml
 
-from deployments.weights.cache import default_cache, prepare
+from app.internal_api import AWAIT_WEIGHTS_VARIABLE
 from tests.cluster.conftest import BLUE, GREEN, served
 from tests.support.cluster.clients import lost
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 
 MODEL = "SmolLM2-135M-Instruct"
 
@@ -25,19 +27,46 @@ def awake(cluster: Cluster, the_lab: Lab) -> Cluster:
     return cluster
 
 
-def test_a_new_variant_leaves_the_others_running(awake: Cluster, the_lab: Lab, figures: Figures) -> None:
-    prepare(MODEL, default_cache())
+def with_variant(the_lab: Lab, environment: dict[str, str]) -> Any:
+    """The configuration with one more application, in an endpoint of its own."""
     overlay = yaml.safe_load(the_lab.service_object()["spec"]["serveConfigV2"])
     variant = next(copy.deepcopy(it) for it in overlay["applications"] if it["name"] == GREEN)
+    variant["args"]["llm_config"]["runtime_env"]["env_vars"] |= environment
     changed = served(the_lab, min_replicas=1, max_replicas=1)
     user_config = changed["applications"][0]["deployments"][0]["user_config"]
     user_config["deployments"][GREEN] = {"app": GREEN, "model": MODEL}
     user_config["endpoints"]["variant"] = {"tasks": ["chat"], "traffic": {GREEN: 100}}
-    changed["applications"].append(variant)
+    return {**changed, "applications": [*changed["applications"], variant]}
+
+
+def status(cluster: Cluster) -> str | None:
+    return cluster.serve.statuses().get(GREEN)
+
+
+def test_a_new_variant_waits_for_its_weights_and_leaves_the_others_running(
+    awake: Cluster, the_lab: Lab, figures: Figures
+) -> None:
+    """The Job begins when an engine that does not wait would long have been given up."""
+    awake.serve.put(with_variant(the_lab, {AWAIT_WEIGHTS_VARIABLE: "0"}))
+    gave_up = awake.until(lambda: status(awake) == "DEPLOY_FAILED", awake.serve.messages)
+    awake.serve.put(served(the_lab, min_replicas=1, max_replicas=1))
+    awake.until(lambda: status(awake) is None and len(awake.routers()) == 2, awake.serve.messages)
     before = {**awake.replicas(BLUE), **awake.routers()}
+    assert "Waiting for the weights" not in the_lab.logs()
+    begun = time.monotonic()
     with awake.client.dripping() as drip:
-        awake.apply(changed)
-        awake.until(lambda: bool(awake.replicas(GREEN)), awake.serve.messages)
+        awake.serve.put(with_variant(the_lab, {}))
+        said = f"Waiting for the weights package:{MODEL}: no Job has begun to fetch it"
+        awake.until(lambda: said in the_lab.logs(), awake.serve.messages)
+        awake.until(lambda: time.monotonic() > begun + 2 * gave_up, awake.serve.messages)
+        assert status(awake) == "DEPLOYING"
+        assert len(awake.serve.replicas(GREEN, "STARTING")) == 1
+        with the_lab.job() as job:
+            awake.until(lambda: job.has_ended, lambda: job.log.read_text())
+            assert job.exit_code == 0, job.log.read_text()
+        awake.runs(within_s=900)
+        waited = time.monotonic() - begun
+    assert the_lab.logs().count(said) == 1, "its first start went on"
     assert lost(drip.outcomes) == []
     assert {**awake.replicas(BLUE), **awake.routers()} == before
     address = awake.kuberay.endpoints()[0]
@@ -50,6 +79,8 @@ def test_a_new_variant_leaves_the_others_running(awake: Cluster, the_lab: Lab, f
     client.close()
     assert "red" in text.lower(), text
     figures.add(
-        "One more variant (the overlay's own model, real vLLM), applied as a new configuration",
-        f"the other variant's and the routers' processes stay; 0 of {len(drip.outcomes)} requests lost",
+        "One more variant (the overlay's own model, real vLLM), applied before its weights are there",
+        f"it waits, while without the wait Serve gives it up after {gave_up:.0f} s; the Job begins {2 * gave_up:.0f} s "
+        f"after it, and it runs after {waited:.0f} s; the other variant's and the routers' processes stay; 0 of "
+        f"{len(drip.outcomes)} requests lost",
     )
