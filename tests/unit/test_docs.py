@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httpx
@@ -223,6 +223,24 @@ def test_every_model_command_of_the_gpu_page_writes_a_valid_file_of_the_name_tha
         assert (block if key == "placement_group_config" else value.strip("{}")) in shared
 
 
+def test_the_kubernetes_page_makes_the_secrets_and_waits_for_what_its_values_ask_for(tmp_path: Path) -> None:
+    page, values = (DOCS / "start" / "kubernetes.md").read_text(), tmp_path / "mine.yaml"
+    values.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    objects = chart.of_values(values)
+    asked = json.dumps(objects)
+    made = {*re.findall(r"create secret generic (\S+)", page)}
+    assert made == {"switchyard", "switchyard-keys", "switchyard-hub"}
+    keys = {*re.findall(r'"name": "switchyard", "key": "([\w-]+)"', asked)}
+    assert keys == {"internal-key", "engine-key", "unit-secret", "redis-password"}
+    assert {"unit-secret", "redis-password"} <= {*re.split(r"[\s;]+", page)}  # the others are `keys internal`'s
+    assert {name for name in made if f'"{name}"' in asked} == made
+    (job,) = (item for item in objects if item["kind"] == "Job")
+    assert f"-l app.kubernetes.io/name={job['metadata']['labels']['app.kubernetes.io/name']} " in page
+    (service,) = (item for item in objects if item["kind"] == "RayService")
+    assert f"rayservice/{service['metadata']['name']} " in page
+    assert f"service/{service['metadata']['name']}-serve-svc " in page  # KubeRay's name
+
+
 def test_every_make_target_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {target for page in LINKED for target in re.findall(r"(?:`|^|\$ )make ([a-z0-9-]+)", page.read_text())}
@@ -242,6 +260,34 @@ def test_every_command_in_a_code_block_can_be_pasted_after_make_serve(page: Path
     if page in PAGES:
         files = re.findall(r"(?<![\w/])(\.venv/bin/[\w-]+)", "".join(block.code for block in shells))
         assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+CALL = re.compile(r"(?:^|[\s$(`])(?:\S*/)?switchyard ([a-z](?:(?! 2>)[^`\n|>&#)])*)")
+"""A command of the program in a block's line or in backticks, without what the shell does with it."""
+
+
+def calls() -> Iterator[Any]:
+    """The command lines that pages have a reader type, but for forms with `[…]` of a table."""
+    for page in (page for page in LINKED if page.name != "CHANGELOG.md"):
+        text = page.read_text().replace("\\\n", " ")
+        shells = [
+            it.code.replace("\\\n", " ") for it in blocks(page) if it.language in ("bash", "console", "sh", "text")
+        ]
+        lines = [line for code in shells for line in code.splitlines() if ".venv/bin/switchyard" in line]
+        lines += re.findall(r"(?<!`)`(?:\.venv/bin/)?switchyard [^`\n]*`", text)
+        for line in lines:
+            if not re.search(r"[\[\]…]", line):
+                yield from (pytest.param(call.strip(), id=f"{name(page)}: {call[:40]}") for call in CALL.findall(line))
+
+
+@pytest.mark.parametrize("call", list(calls()))
+def test_every_command_line_is_one_that_the_program_takes(call: str) -> None:
+    words, command = shlex.split(call), cast("Any", commands())
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    if words:  # without them, it only names the command
+        assert not hasattr(command, "commands"), call
+        command.make_context("switchyard", words)
 
 
 WRITTEN = re.compile(r"(?:^|\s)(?:\d?> *|--(?:file|output|out)[ =])([\w./-]+)")
