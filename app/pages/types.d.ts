@@ -33,6 +33,13 @@ interface FetchOptions {
   body?: string;
   signal?: AbortSignal;
   timeout?: number | null;
+  sent?: () => void;
+}
+
+/** From the sending of a request to the first byte of its answer, and to the last, in milliseconds. */
+interface WireTimes {
+  firstByteMs: number;
+  wholeMs: number;
 }
 
 /** What `askForReason` asks. */
@@ -163,7 +170,7 @@ interface ApiKey {
   created_at: number | null;
   created_by: string | null;
   last_used: number | null;
-  uses: DailyUse[];
+  uses: DailyUse[] | null;
   revision: string | null;
 }
 
@@ -216,6 +223,7 @@ interface Deployment extends Outcomes {
   output_tokens_per_s: number | null;
   in_flight: number;
   breaker: "open" | "closed";
+  called: boolean;
   stopped: boolean;
   replicas: Record<string, number> | null;
   asleep: boolean;
@@ -381,6 +389,7 @@ interface RequestHistory {
   view: string;
   step_s: number;
   at: number[];
+  until: number;
   series: RequestSeries[];
   grafana_url: string | null;
 }
@@ -468,6 +477,10 @@ interface ListedRequest {
   completion_tokens: number | null;
   max_tokens: number | null;
   trace: string;
+  message: string;
+  code: string;
+  param: string;
+  is_engines: boolean;
   running: boolean;
 }
 
@@ -479,6 +492,16 @@ interface ErrorGroup {
   count: number;
   last_at: number;
   id: string;
+  message: string;
+  is_engines: boolean;
+}
+
+/** Requests without valid credentials: of each minute, and by their reason. */
+interface Unauthorized {
+  since: number;
+  step_s: number;
+  requests: number[];
+  reasons: { reason: string; requests: number }[];
 }
 
 interface RequestList {
@@ -496,6 +519,7 @@ interface RequestList {
   deployments: string[];
   callers: string[];
   errors: string[];
+  unauthorized?: Unauthorized;
 }
 
 // --- GET /api/requests/{id} ---
@@ -629,6 +653,8 @@ interface ExperimentReport extends Experiment {
   started_at: number | null;
   details: string[];
   requests: Record<string, number>;
+  running?: Record<string, number>;
+  waiting?: number;
   forced: Record<string, number>;
   primary: Comparison[];
   secondary: Comparison[];

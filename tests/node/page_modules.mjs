@@ -82,9 +82,10 @@ const FUNCTIONS = {
     const parser = new EventParser();
     return [pieces.flatMap((piece) => parser.feed(piece)), parser.lastEventId];
   },
-  answer(startedAt, events) {
-    const answer = new Answer(startedAt);
+  answer(begunAt, events, times) {
+    const answer = new Answer(begunAt, 0);
     for (const [at, data] of events) answer.read(typeof data === "string" ? data : JSON.stringify(data), at);
+    if (times) answer.measured(times);
     return Object.fromEntries(ANSWER.map((name) => [name, answer[name]]));
   },
 };

@@ -17,6 +17,7 @@ from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 from tests.support.engine.fake_engine import USAGE, Answer, chunk, frame, refuse, stream
+from tests.support.waiting import wait_until_async
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 
@@ -143,6 +144,49 @@ async def test_answers_stream_side_by_side_as_they_arrive(playground: Playground
     metrics = rig.router.state.telemetry.expose().decode()
     chosen = re.findall(r'switchyard_requests_total\{.*deployment="(\w+)".*reason="(\w+)".*\} 1\.0', metrics)
     assert sorted(chosen) == [("blue", "header"), ("green", "header")]
+
+
+BUSY = """() => document.querySelector("form").addEventListener("submit", () => setTimeout(() => {
+    const until = performance.now() + 1500;
+    while (performance.now() < until) {}
+}, 50), true)"""
+"""Keeps the page from running anything else for 1.5 s, as a slow machine does that draws."""
+
+
+async def test_times_begin_with_the_request_and_count_no_work_of_the_page(playground: Playground, rig: Rig) -> None:
+    frames: list[str | bytes | float] = [
+        0.15,
+        chunk("Hel"),
+        0.2,
+        chunk("lo"),
+        chunk("", finish_reason="stop"),
+        "data: [DONE]\n\n",
+    ]
+    rig.blue.answer = rig.green.answer = lambda body: stream(frames)
+    page = playground.page
+    await playground.open()
+    await page.evaluate(BUSY)
+    for turn in range(2):
+        await playground.ask()
+        await expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
+        ids = [await playground.answer(name).last.get_by_role("link").inner_text() for name in ("blue", "green")]
+        shown = [await playground.answer(name).last.locator("dd").first.inner_text() for name in ("blue", "green")]
+        for id, text in zip(ids, shown, strict=True):
+            assert text.endswith("ms"), (turn, text)
+            server = 1000 * (await listed_request(page, id))["first_byte_s"]
+            assert 150 <= server <= int(text.split()[0]) + 1 < server + 400, (turn, text, server)
+
+
+async def listed_request(page: Page, id: str) -> dict[str, Any]:
+    """The server's account of a request, once it lists it."""
+
+    async def found() -> list[dict[str, Any]]:
+        answer = await page.request.get(f"/api/requests?id={id}")
+        listed: list[dict[str, Any]] = (await answer.json())["requests"]
+        return listed
+
+    await wait_until_async(found)
+    return (await found())[0]
 
 
 def contents(request: dict[str, Any]) -> list[str]:

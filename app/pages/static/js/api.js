@@ -157,19 +157,21 @@ export class Api {
   }
 
   /**
-   * A Response with a status below 400, for streams. `timeout: null` waits for as long as it takes.
+   * A Response with a status below 400, for streams. `timeout: null` waits for as long as it takes. `sent()` is called
+   * when the request is handed to the browser, each time.
    *
    * @param {string} path
    * @param {FetchOptions} [options]
    * @returns {Promise<Response>}
    */
-  async fetch(path, { method = "GET", headers = {}, body, signal, timeout = TIMEOUT_MS } = {}) {
+  async fetch(path, { method = "GET", headers = {}, body, signal, timeout = TIMEOUT_MS, sent = () => {} } = {}) {
     for (;;) {
       const [used, authorization] = [this.#key, this.authorization];
       const limit = timeout === null ? undefined : AbortSignal.timeout(timeout);
       const signals = [signal, limit].filter((one) => one !== undefined);
       let response;
       try {
+        sent();
         response = await fetch(path, {
           method,
           headers: authorization === null ? headers : { authorization, ...headers },

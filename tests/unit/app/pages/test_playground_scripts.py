@@ -165,6 +165,14 @@ def test_an_answers_times_and_tokens_are_those_of_its_stream() -> None:
     assert not answer["hasProbabilities"]
 
 
+def test_what_the_network_measured_replaces_what_the_page_saw() -> None:
+    events = [(700, chunk("Hel")), (705, chunk("lo", finish_reason="stop"))]
+    seen = call("answer", 700, events)
+    measured = call("answer", 700, events, {"firstByteMs": 150, "wholeMs": 650})
+    assert (seen["firstTokenMs"], seen["tokensPerSecond"]) == (0, 200)
+    assert (measured["firstTokenMs"], measured["tokensPerSecond"]) == (150, 2)
+
+
 def test_without_an_event_there_are_no_times() -> None:
     answer = call("answer", 100, [(200, chunk())])
     assert (answer["firstTokenMs"], answer["tokens"], answer["tokensPerSecond"]) == (None, 0, None)

@@ -14,16 +14,33 @@ export class Answer {
   usage = null;
   /** @type {string | null} */
   failure = null;
-  #startedAt;
+  #begunAt;
   /** @type {number | null} */
   #firstAt = null;
+  #headMs;
+  /** @type {number | null} */
+  #wholeMs = null;
   #lastAt = 0;
   #longestMs = 0;
   #parts = 0;
 
-  /** @param {number} startedAt */
-  constructor(startedAt) {
-    this.#startedAt = startedAt;
+  /**
+   * @param {number} begunAt when the page has seen that the answer begins
+   * @param {number} headMs the time from the request to then
+   */
+  constructor(begunAt, headMs) {
+    this.#begunAt = begunAt;
+    this.#headMs = headMs;
+  }
+
+  /**
+   * Takes the times that the browser has measured on the wire: no work of the page delays them.
+   *
+   * @param {WireTimes} times
+   */
+  measured({ firstByteMs, wholeMs }) {
+    this.#headMs = firstByteMs;
+    this.#wholeMs = wholeMs - firstByteMs;
   }
 
   /**
@@ -92,7 +109,7 @@ export class Answer {
 
   /** Milliseconds to the first token; null before it. */
   get firstTokenMs() {
-    return this.#firstAt === null ? null : this.#firstAt - this.#startedAt;
+    return this.#firstAt === null ? null : this.#headMs + this.#firstAt - this.#begunAt;
   }
 
   /** The most milliseconds between two parts, where an engine was lost, too; null before the second one. */
@@ -102,7 +119,8 @@ export class Answer {
 
   /** Tokens per second after the first; null if no time has passed. */
   get tokensPerSecond() {
-    const seconds = this.#firstAt === null ? 0 : (this.#lastAt - this.#firstAt) / 1000;
+    const seen = this.#firstAt === null ? 0 : this.#lastAt - this.#firstAt;
+    const seconds = (this.#wholeMs ?? seen) / 1000;
     return this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : null;
   }
 }

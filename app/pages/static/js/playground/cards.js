@@ -19,6 +19,12 @@ const FINISHES = {
 };
 const REQUEST_ID = "x-request-id";
 const REASON = "x-switchyard-reason";
+const WAIT_MS = 500;
+/** @type {Record<string, string>} */
+const TITLES = {
+  "First token": "From the sending of the request, as the browser's network measured it",
+  Time: "From the sending of the request to the end of the answer, as the browser's network measured it",
+};
 let made = 0;
 
 /**
@@ -30,11 +36,51 @@ function elapsed(ms) {
   return seconds(ms === null ? null : ms / 1000) ?? "–";
 }
 
+/**
+ * The times of one request as the browser's network has them, from its sending on: the page's own clock would also
+ * count what the page draws, and what its visitor types to sign in. `url` tells it from all others, and the server does
+ * not see the difference.
+ */
+class Wire {
+  /** @type {PerformanceResourceTiming | null} */
+  #last = null;
+  #seen = () => {};
+
+  /** @param {string} path */
+  constructor(path) {
+    this.url = `${path}#${(made += 1)}`;
+    this.observer = new PerformanceObserver((list) => {
+      for (const entry of /** @type {PerformanceResourceTiming[]} */ (list.getEntries()))
+        if (entry.name.endsWith(this.url) && entry.requestStart > 0) this.#last = entry;
+      if (this.#last !== null) this.#seen();
+    });
+    this.observer.observe({ type: "resource" });
+  }
+
+  /**
+   * Once the answer has ended; null if the browser does not say.
+   *
+   * @returns {Promise<WireTimes | null>}
+   */
+  async times() {
+    if (this.#last === null)
+      await new Promise((resolve) => {
+        this.#seen = () => resolve(null);
+        setTimeout(resolve, WAIT_MS);
+      });
+    this.observer.disconnect();
+    if (this.#last === null) return null;
+    const { requestStart, responseStart, responseEnd } = this.#last;
+    return { firstByteMs: responseStart - requestStart, wholeMs: responseEnd - requestStart };
+  }
+}
+
 /** What all cards have. Those of an answer in one piece read it here. */
 class AnyCard {
   text = "";
   words = "";
   started = 0;
+  begun = 0;
   ms = 0;
   why = "";
   id = "";
@@ -89,6 +135,7 @@ class AnyCard {
    * @param {AbortSignal} signal
    */
   async run(api, request, signal) {
+    const wire = new Wire(request.path);
     try {
       const options = {
         method: request.method,
@@ -96,13 +143,16 @@ class AnyCard {
         body: JSON.stringify(request.body),
         signal,
         timeout: null,
+        sent: () => (this.started = performance.now()),
       };
       this.asked = request.body;
-      this.started = performance.now();
       this.draw();
-      const response = await api.fetch(request.path, options);
+      const response = await api.fetch(wire.url, options);
+      this.begun = performance.now();
       this.head(response.headers);
       await this.read(response);
+      const times = await wire.times();
+      if (times !== null) this.measured(times);
       this.end();
     } catch (error) {
       if (signal.aborted) this.end("stopped");
@@ -111,6 +161,7 @@ class AnyCard {
         this.fail(error.name === "TypeError" ? "The connection was lost" : error.message);
       }
     }
+    wire.observer.disconnect();
     this.element.setAttribute("aria-busy", "false");
   }
 
@@ -118,6 +169,11 @@ class AnyCard {
   async read(response) {
     this.answer = await response.json();
     this.ms = performance.now() - this.started;
+  }
+
+  /** @param {WireTimes} times */
+  measured({ wholeMs }) {
+    this.ms = wholeMs;
   }
 
   /** Shows the facts so far. */
@@ -178,7 +234,9 @@ class AnyCard {
   /** @param {...[string, string]} pairs */
   fact(...pairs) {
     this.#facts = pairs;
-    this.facts.replaceChildren(...pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    this.facts.replaceChildren(
+      ...pairs.map(([name, value]) => h("div", { title: TITLES[name] }, h("dt", {}, name), h("dd", {}, value))),
+    );
   }
 
   /** @returns {SavedAnswer} */
@@ -235,7 +293,7 @@ export class TextCard extends AnyCard {
 
   /** @param {Response} response */
   async read(response) {
-    const answer = (this.answer = new Answer(this.started));
+    const answer = (this.answer = new Answer(this.begun, this.begun - this.started));
     for await (const { data } of eventsOf(response)) {
       const added = answer.read(data, performance.now());
       this.view.add(added);
@@ -243,6 +301,11 @@ export class TextCard extends AnyCard {
       this.#drawSoon();
     }
     if (!answer.failure && answer.finish === null) answer.failure = "The answer ended before it was complete";
+  }
+
+  /** @param {WireTimes} times */
+  measured(times) {
+    this.answer?.measured(times);
   }
 
   /** Draws in the next frame, and at most a quarter of the time: to lay out a long paragraph takes long. */
