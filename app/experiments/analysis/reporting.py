@@ -175,10 +175,12 @@ def _counts(report: Report, units: str) -> str:
     first, *others = (report.control, *report.treatments)
     parts = [f"{words.count(report.units[first])} {units} on {first}"]
     parts += [f"{words.count(report.units[name])} on {name}" for name in others]
-    running = sum(report.running.values())
-    open_ = f" ({words.count(running)} more {'has' if running == 1 else 'have'} not ended)" if running else ""
+    running, waiting = sum(report.running.values()), report.waiting
+    rest = [f"{words.count(running)} more {'has' if running == 1 else 'have'} not ended"] if running else []
+    rest += [f"{words.count(waiting)} {'waits' if waiting == 1 else 'wait'} for an earlier one"] if waiting else []
     ended = sum(report.requests.values())
-    parts.append(f"{words.count(ended)} request{'' if ended == 1 else 's'}{open_}")
+    counted = "of them counted" if units == "requests" else "request" if ended == 1 else "requests"
+    parts.append(f"{words.count(ended)} {counted}" + (f" ({', '.join(rest)})" if rest else ""))
     if report.started_at is not None:
         parts.append(f"since {words.moment(report.started_at, report.at)}")
     return f"{', '.join(parts)}."
@@ -336,6 +338,7 @@ def reported(
         units=dict(zip(names, watched.sample_ratio.units, strict=True)),
         requests=dict(zip(names, collected.requests.tolist(), strict=True)),
         running=dict(zip(names, collected.running.tolist(), strict=True)),
+        waiting=collected.held.requests if collected.held is not None else 0,
         treated=watched.treated.total,
         step_units=watched.treated.step_units,
         served=watched.traffic.served,

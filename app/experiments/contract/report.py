@@ -284,10 +284,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The next event, or what to do."""
     weights: dict[str, int]
     units: dict[str, int]
+    """Distinct units that have begun: of requests, each is one of `requests`, `running` and `waiting`."""
     requests: dict[str, int]
     """Analysed requests that have ended, and have no earlier one to wait for."""
     running: dict[str, int] = {}
     """Analysed requests that have started and not ended, as far as is known."""
+    waiting: int = 0
+    """Analysed requests of all arms that have ended, and wait for an earlier one."""
     treated: Treated = Treated()
     step_units: dict[str, int] = {}
     """Distinct units on each treatment since the present step of `ramp` began; counted up to `ramp.min_units` only."""

@@ -244,11 +244,25 @@ export function sampleRatio(report, arms) {
     h(
       "p",
       { class: "hint small" },
-      `${whole(requests)} requests since ${moment(started) ?? "the start"} `,
-      `(${duration(report.at - (started ?? report.at))}). `,
+      `${count(requests, "request", "requests")} counted since ${moment(started) ?? "the start"} `,
+      `(${duration(report.at - (started ?? report.at))})${inProgress(report)}. `,
       `Forced by clients, and not counted: ${list(forced)}.`,
     ),
   ];
+}
+
+/**
+ * What has begun and does not count yet: units count from their beginning, requests from their end.
+ *
+ * @param {ExperimentReport} report
+ */
+function inProgress({ running, waiting }) {
+  const open = Object.values(running ?? {}).reduce((a, b) => a + b, 0);
+  const parts = [
+    ...(open ? [`${whole(open)} more ${open === 1 ? "has" : "have"} not ended`] : []),
+    ...(waiting ? [`${whole(waiting)} ${waiting === 1 ? "waits" : "wait"} for an earlier one`] : []),
+  ];
+  return parts.length ? `; ${list(parts)}` : "";
 }
 
 // --- Distributions: cumulative curves on a logarithmic axis, with p50 and p95 marked ---

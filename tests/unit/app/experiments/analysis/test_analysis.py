@@ -129,7 +129,8 @@ def test_requests_are_counted_in_the_order_of_their_arrival() -> None:
     analysis.add_starts(recorded.starts)
     analysis.add_rows(recorded.rows.take(~running))
     before = analysis.standing(START + 400)
-    assert (sum(before.requests.values()), sum(before.running.values())) == (600, 1)
+    assert (sum(before.requests.values()), sum(before.running.values()), before.waiting) == (600, 1, 399)
+    assert "600 requests (1 more has not ended, 399 wait for an earlier one)" in before.details[-1]
     assert before.warnings[-1].startswith("399 requests that have ended wait for one that came before and has not")
     analysis.tick(START + 2000)
     late = analysis.standing(START + 2000)

@@ -61,6 +61,8 @@ def test_exactly_the_requests_before_every_running_one_are_released_each_once(
             assert last.placed.arm.tolist() == [requests[number][2] for number in last.rows.seq.tolist()]
             released += last.rows.seq.tolist()
     assert sorted(released) == [n for n in sorted(ended) if requests[n][0] < min(holding, default=np.inf)]
+    waiting = tested.held.requests if tested.held is not None else 0
+    assert len(requests) == len(released) + tested.running.sum() + waiting, "each is in one of the three"
     for arm in (0, 1):
         assert tested.running[arm] == sum(its == arm for _, its, _ in running)
         assert tested.unknown[arm] == sum(its == arm and not holds for _, its, holds in running)
