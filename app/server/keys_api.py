@@ -140,7 +140,7 @@ class KeysApi:
                     "created_by": record.created_by if record is not None else None,
                     "previous": key.previous[0] if key.previous is not None else None,
                     "last_used": max(times, default=None),
-                    "uses": uses.get("uses", {}).get(key.caller.id, []),
+                    "uses": uses["uses"].get(key.caller.id, []) if uses else None,
                     "revision": record.revision if record is not None else None,
                 }
             )
@@ -169,7 +169,7 @@ class KeysApi:
         return None if self._services.controller is not None else "The controller of experiments keeps keys; it is off."
 
     async def _uses(self) -> dict[str, Any]:
-        """What each key was used for, on all routers; nothing while the controller does not answer."""
+        """What each key was used for, on all routers; empty while the controller does not answer."""
         try:
             async with asyncio.timeout(2.0):
                 answer = await ask(self._services.controller, "POST", "/activity/uses", {"days": str(DAYS)})

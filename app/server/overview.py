@@ -27,7 +27,7 @@ from app.server.openapi import Operation
 from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
 from app.server.overview_document import Present, endpoints_document
 from app.server.replicas import RunningReplicas
-from app.telemetry.recent import EVERY_S, Arm, Counts, Recent, RecentCounts, in_flight
+from app.telemetry.recent import EVERY_S, Arm, Counts, Recent, RecentCounts, called, in_flight
 
 CACHE_S = 1.0
 
@@ -126,6 +126,7 @@ class OverviewApi:
             replicas,
             services.recent_keys.seen_within(window.seconds),
             self._splits.changed_since(self._clock() - window.seconds),
+            called(services.telemetry),
         )
         return {
             "at": time.time(),

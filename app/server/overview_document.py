@@ -41,7 +41,8 @@ _STICKY: Mapping[str, tuple[str, str]] = {
 
 class Present(NamedTuple):
     """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown. `keys`: the
-    sticky keys that each endpoint has had in the window. `changed`: endpoints whose split has changed within it."""
+    sticky keys that each endpoint has had in the window. `changed`: endpoints whose split has changed within it.
+    `called`: the deployments that this router has sent anything."""
 
     in_flight: Mapping[Arm, int]
     queued: Mapping[str, int]
@@ -50,6 +51,7 @@ class Present(NamedTuple):
     replicas: Replicas | None
     keys: Mapping[str, int] = {}
     changed: Collection[str] = frozenset()
+    called: Collection[str] = frozenset()
 
 
 class EndpointFact(NamedTuple):
@@ -112,6 +114,7 @@ def _endpoint(
                 "weight": endpoint.traffic.get(arm, 0),
                 "in_flight": present.in_flight.get((name, arm), 0),
                 "breaker": "open" if arm in present.open_breakers else "closed",
+                "called": arm in present.called,
                 "stopped": arm in present.stops.get(name, ()),
                 "replicas": _replicas(arm, config, present.replicas),
                 "asleep": _is_asleep(arm, config, present.replicas),

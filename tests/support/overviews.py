@@ -85,5 +85,6 @@ def worlds(draw: st.DrawFn) -> World:
         replicas,
         {name: draw(st.integers(0, 500)) for name in endpoints},
         frozenset(name for name in endpoints if draw(st.booleans())),
+        frozenset([*draw(some), *(arm for (_, arm), one in counts.items() if one.requests)]),
     )
     return World(config, RecentCounts(WINDOW_S, counts), present)

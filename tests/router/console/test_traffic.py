@@ -16,7 +16,7 @@ from app.errors import Unavailable
 from app.server.overview_document import endpoints_document
 from app.telemetry.recent import Counts
 from tests.router.conftest import Rig
-from tests.router.console.conftest import Managed, OpenPage
+from tests.router.console.conftest import CHAT, Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 from tests.support.engine.fake_engine import refuse
 from tests.support.overviews import World, worlds
@@ -463,6 +463,25 @@ async def test_a_phone_shows_everything_without_horizontal_scrolling(
         await screenshot(page, "console-traffic-360", whole=False)
 
 
+async def api_history(page: Page, range: str) -> dict[str, Any]:
+    found: dict[str, Any] = await (await page.request.get(f"/api/history?range={range}")).json()
+    assert found["until"] == found["at"][-1] + found["step_s"]
+    return found
+
+
+async def test_a_server_at_a_url_is_in_service_once_it_has_answered(managed: Managed, open_page: OpenPage) -> None:
+    managed.put({"blue": 100, "green": 0}, "one alone")
+    page = await opened(open_page, managed)
+    for name in ("blue", "green"):
+        await expect(row(page, name).get_by_role("cell").last).to_have_text("…not called yet")
+    managed.chat(1)
+    await expect(row(page, "blue").get_by_role("cell").last).to_have_text("✓in service")
+    await expect(row(page, "green").get_by_role("cell").last).to_have_text("…not called yet")
+    managed.green.answer = refuse(500, "broken")
+    await page.request.post("/v1/chat/completions", data={**CHAT, "model": "green"})
+    await expect(row(page, "green").get_by_role("cell").last).to_have_text("✕answers nothing")
+
+
 @pytest.mark.parametrize(
     ("name", "width", "scheme"), [("console-history", 1280, "light"), ("console-history-390", 390, "dark")]
 )
@@ -493,7 +512,17 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     await expect(chat.get_by_role("img", name="Failed requests since")).to_have_attribute(
         "aria-label", re.compile(": 6$")
     )
-    await expect(page.get_by_text("counted by all routers")).to_be_visible()
+    until = (now - PERIOD_S) // 60 * 60
+    clock = time.strftime("%H:%M:%S", time.gmtime(until))
+    said = page.get_by_text(re.compile(r"until [\d:]+, counted by all routers"))
+    await expect(said).to_be_visible()
+    assert await said.inner_text() >= f"until {clock}"
+    times = chat.get_by_role("figure").first.locator(".times span")
+    await expect(times.last).to_have_text(re.compile(r"^\d\d:\d\d$|\n"))
+    assert [(await times.nth(n).inner_text())[:5] for n in (0, 2)] == [
+        time.strftime("%H:%M", time.gmtime(at))
+        for at in ((await api_history(page, "1h"))["at"][0], (await api_history(page, "1h"))["until"])
+    ]
     await page.get_by_label("Charts of the last").select_option("6 hours")
     await expect(chat).to_contain_text("First token p95, green")
     await expect(chat.get_by_role("img", name=re.compile("Requests per second since .*, at most "))).to_be_visible()

@@ -13,7 +13,7 @@ export function framed() {
 }
 
 /**
- * Shows what the server says of itself and of the visitor, if it says that to them.
+ * Shows what the server says of itself and of the visitor, if it says that to them, and the pages that they may open.
  *
  * @param {Me | null} me
  */
@@ -22,6 +22,7 @@ export function describe(me) {
   who.hidden = me === null || me.anonymous;
   who.textContent = me === null ? "" : `${me.caller}${me.manages ? " · manager" : ""}`;
   who.title = "You, your rights and your limits";
+  find(document, 'nav a[href$="#/models"]').hidden = !me?.views;
   const { version = null, environment = null, docs_url = null } = me?.server ?? {};
   find(document, "#version").textContent = `Switchyard ${version ?? ""}`;
   const name = find(document, "#environment");

@@ -1,6 +1,6 @@
-// A small chart without axes, beside the number that it explains.
+// A small chart, beside the number that it explains.
 
-import { svg } from "./dom.js";
+import { h, svg } from "./dom.js";
 
 const WIDTH = 120;
 const HEIGHT = 28;
@@ -14,11 +14,7 @@ const MOST_BARS = 60;
  * @param {string} label
  */
 export function bars(values, label) {
-  const together = Math.ceil(values.length / MOST_BARS);
-  if (together > 1)
-    values = Array.from({ length: Math.ceil(values.length / together) }, (_, index) =>
-      values.slice(index * together, (index + 1) * together).reduce((sum, value) => sum + value, 0),
-    );
+  values = together(values);
   const most = Math.max(...values, 0);
   const width = WIDTH / Math.max(values.length, 1);
   return picture(
@@ -32,6 +28,18 @@ export function bars(values, label) {
         height: String(height),
       });
     }),
+  );
+}
+
+/**
+ * The value of each bar.
+ *
+ * @param {readonly number[]} values
+ */
+export function together(values) {
+  const size = Math.max(1, Math.ceil(values.length / MOST_BARS));
+  return Array.from({ length: Math.ceil(values.length / size) }, (_, index) =>
+    values.slice(index * size, (index + 1) * size).reduce((sum, value) => sum + value, 0),
   );
 }
 
@@ -54,6 +62,33 @@ export function line(values, label, arm = 1) {
     isDrawn = value !== null;
   }
   return picture(label, [svg("path", { d: path || "M0 0", class: `curve arm-stroke-${arm}` })]);
+}
+
+/**
+ * A picture between its axes: from zero to `most`, and with labels of times from the first to the last.
+ *
+ * @param {SVGElement} picture
+ * @param {readonly string[]} times
+ * @param {string | null} [most]
+ */
+export function withAxes(picture, times, most = null) {
+  return h(
+    "div",
+    { class: "plotted" },
+    most === null
+      ? null
+      : h(
+          "div",
+          { class: "values small", "aria-hidden": "true" },
+          [most, "0"].map((text) => h("span", {}, text)),
+        ),
+    picture,
+    h(
+      "div",
+      { class: "times small", "aria-hidden": "true" },
+      times.map((text) => h("span", {}, text)),
+    ),
+  );
 }
 
 /**

@@ -1,9 +1,9 @@
 // Every key with its rights and use; managers create, change and revoke those that the server keeps.
 
 import { h } from "../dom.js";
-import { count, moment, whole, withCode } from "../format.js";
+import { count, moment, or, whole, withCode } from "../format.js";
 import { askForReason, cell, mark, table } from "../parts.js";
-import { bars } from "../sparkline.js";
+import { bars, withAxes } from "../sparkline.js";
 import { askForKey, showSecret } from "./form.js";
 
 /**
@@ -26,6 +26,13 @@ export function keyTable(document, actions) {
         : null,
     ),
     why_not === null ? null : h("p", { class: "hint", key: "keys-why" }, withCode(why_not)),
+    h(
+      "p",
+      { class: "hint", key: "keys-days" },
+      `Requests in ${document.days} days: all that came with the key, to all routers, `,
+      "also those that named no endpoint. ",
+      "A day is one in UTC, and today's number is some seconds old.",
+    ),
     keys.length
       ? table(
           "API keys",
@@ -117,6 +124,7 @@ const LIMITS = {
 
 /** @param {ApiKey} key */
 function uses({ uses: days }) {
+  if (days === null) return [or(null), h("div", { class: "hint small" }, "the controller of experiments does not say")];
   if (!days.length) return "none";
   const requests = days.map((day) => day.requests);
   const sum = (/** @type {keyof DailyUse} */ field) => days.reduce((total, day) => total + day[field], 0);
@@ -124,7 +132,10 @@ function uses({ uses: days }) {
   const words = `${count(sum("requests"), "request", "requests")}, ${tokens} tokens`;
   const failed = sum("failed");
   return [
-    bars(requests, `Requests on each of the last ${days.length} days: ${requests.join(", ")}`),
+    withAxes(bars(requests, `Requests on each of the last ${days.length} days: ${requests.join(", ")}`), [
+      `${days.length - 1} days ago`,
+      "today",
+    ]),
     h(
       "div",
       { class: "small" },

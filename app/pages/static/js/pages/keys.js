@@ -148,7 +148,12 @@ function everybody({ since, callers, view }) {
   };
   return [
     h("h2", {}, "Usage by caller"),
-    h("p", { class: "hint" }, `Since ${moment(since)}, counted by ${view}.`),
+    h(
+      "p",
+      { class: "hint" },
+      `Since ${moment(since)}, counted by ${view}. A request counts at the endpoint that it names, if that is there; `,
+      "so the numbers of days above are others.",
+    ),
     callers.length
       ? table(
           "Usage by caller",

@@ -423,5 +423,15 @@ function states(deployment) {
     for (const [state, number_] of Object.entries(others))
       found.push(mark("wait", `${number_} ${state.toLowerCase().replaceAll("_", " ")}`));
   }
-  return found.length ? found : mark("good", "in service");
+  return found.length ? found : called(deployment);
+}
+
+/**
+ * What is known of a deployment without replicas of ours, whose breaker is closed.
+ *
+ * @param {Deployment} deployment
+ */
+function called({ called, requests, errors }) {
+  if (!called) return mark("wait", "not called yet");
+  return requests > 0 && errors === requests ? mark("bad", "answers nothing") : mark("good", "in service");
 }

@@ -1,9 +1,9 @@
 // What an endpoint did in the chosen time: rates, failures and times to the first token, as small charts.
 
 import { h } from "../dom.js";
-import { moment, number, seconds, whole } from "../format.js";
+import { moment, number, seconds, ticks, whole } from "../format.js";
 import { swatch } from "../parts.js";
-import { bars, line } from "../sparkline.js";
+import { bars, line, together, withAxes } from "../sparkline.js";
 
 /** @type {readonly (readonly [string, string])[]} */
 const RANGES = [
@@ -31,7 +31,9 @@ export function rangePicker(range, history, choose) {
       { id: "range", value: range, on: { change: (event) => choose(event.target.value) } },
       RANGES.map(([value, words]) => h("option", { value, key: value }, words)),
     ),
-    history === null ? null : h("span", { class: "hint" }, `counted by ${history.view}`),
+    history === null
+      ? null
+      : h("span", { class: "hint" }, `until ${moment(history.until)}, counted by ${history.view}`),
     history?.grafana_url ? h("a", { href: history.grafana_url, rel: "noreferrer", target: "_blank" }, "Grafana") : null,
   );
 }
@@ -44,8 +46,9 @@ export function overTime(history, endpoint) {
   if (history === null) return null;
   const own = history.series.filter((series) => series.endpoint === endpoint.endpoint);
   if (!own.length) return null;
-  const { at, step_s } = history;
+  const { at, step_s, until } = history;
   const since = moment(at[0]);
+  const times = ticks([at[0], (at[0] + until) / 2, until]);
   /** @param {(series: RequestSeries) => readonly number[]} values */
   const total = (values) => at.map((_, index) => own.reduce((sum, series) => sum + values(series)[index], 0));
   const rates = total((series) => series.requests_per_s);
@@ -55,44 +58,62 @@ export function overTime(history, endpoint) {
   /** @param {readonly number[]} values */
   const sum = (values) => values.reduce((a, b) => a + b, 0);
   const arms = endpoint.deployments.filter((deployment) => deployment.role === "traffic");
+  const most = (/** @type {readonly number[]} */ values) => number(Math.max(...values));
+  /**
+   * @param {Child} name
+   * @param {SVGElement} picture
+   * @param {string} highest
+   * @param {string | null} words
+   */
+  const chart = (name, picture, highest, words) =>
+    h(
+      "figure",
+      {},
+      h("figcaption", { class: "small" }, name),
+      withAxes(picture, times, highest),
+      words === null ? null : h("div", { class: "hint small" }, words),
+    );
+  const others = sum(refused) ? `, and ${whole(sum(refused))} refused` : "";
   return h(
     "div",
     { class: "over-time", key: "over-time" },
     chart(
-      "Requests",
-      line(rates, `Requests per second since ${since}, at most ${number(Math.max(...rates))}`),
-      `${whole(Math.round(sum(rates) * step_s))}, at most ${number(Math.max(...rates))}/s`,
+      "Requests per second",
+      line(rates, `Requests per second since ${since}, at most ${most(rates)}`),
+      most(rates),
+      `${whole(Math.round(sum(rates) * step_s))} in all`,
     ),
     chart(
       "Failed",
       bars(failed, `Failed requests since ${since}: ${whole(sum(failed))}`),
-      `${whole(sum(failed))}${sum(refused) ? `, and ${whole(sum(refused))} refused` : ""}`,
+      highestBar(failed),
+      `${whole(sum(failed))} in all${others}`,
     ),
     chart(
-      "Tokens",
-      line(tokens, `Tokens per second since ${since}, at most ${number(Math.max(...tokens))}`),
-      `at most ${number(Math.max(...tokens))}/s`,
+      "Tokens per second",
+      line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`),
+      most(tokens),
+      `${whole(Math.round(sum(tokens) * step_s))} in all`,
     ),
     arms.map(({ deployment }, index) => {
       const series = own.find((one) => one.deployment === deployment);
-      const times = series?.first_token_p95_s ?? [];
-      const known = times.filter((value) => value !== null);
+      const values = series?.first_token_p95_s ?? [];
+      const known = values.filter((value) => value !== null);
       if (!known.length) return null;
-      const most = seconds(Math.max(...known));
+      const longest = seconds(Math.max(...known));
       return chart(
         [swatch(index), `First token p95, ${deployment}`],
-        line(times, `95th percentile of ${deployment}'s first token since ${since}, at most ${most}`, (index % 6) + 1),
-        `at most ${most}`,
+        line(
+          values,
+          `95th percentile of ${deployment}'s first token since ${since}, at most ${longest}`,
+          (index % 6) + 1,
+        ),
+        longest,
+        null,
       );
     }),
   );
 }
 
-/**
- * @param {Child} name
- * @param {SVGElement} picture
- * @param {string} words
- */
-function chart(name, picture, words) {
-  return h("figure", {}, h("figcaption", { class: "small" }, name), picture, h("div", { class: "hint small" }, words));
-}
+/** @param {readonly number[]} values */
+const highestBar = (values) => whole(Math.max(...together(values), 0));
