@@ -225,6 +225,10 @@ class Access:
             self._in_force = issued, own, issued.without(own)
         return self._in_force[2]
 
+    def unauthorized(self) -> Mapping[str, int]:
+        """The requests without valid credentials so far, by the reason."""
+        return self._refusals.reasons
+
     def last_uses(self) -> Mapping[str, float]:
         """When each API key was used last here, by its caller's id: the minute in Unix seconds."""
         uses = ((key.caller.id, [key.last_used, key.previous[1] if key.previous else None]) for key in self.key_uses())

@@ -8,7 +8,7 @@ is bounded: beyond `MOST_SOURCES` in a minute, further sources count as one.
 import ipaddress
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ WINDOW_S = 60.0
 MOST_SOURCES = 4096
 _NAMED = 10
 """Sources, and reasons, that a line of the log names."""
+_MOST_REASONS = 40
+"""That are counted separately; a key that has expired is one of its own."""
 
 _OTHERS = ""
 _log = logging.getLogger("switchyard")
@@ -45,6 +47,8 @@ class Refusals:
         self._observer, self._clock = observer, clock
         self.windows: dict[str, _RefusalWindow] = {}  # the oldest first
         self.sources: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        """All refusals so far, by their reason; "" are those beyond `_MOST_REASONS`."""
         self._reasons: Counter[str] = Counter()
         self._throttled = 0
 
@@ -53,8 +57,9 @@ class Refusals:
         now = self._clock()
         window = self._window(source, now)
         window.requests += 1
-        self.sources[source if source in self.sources or len(self.sources) < MOST_SOURCES else _OTHERS] += 1
-        self._reasons[error.message if error.message in self._reasons or len(self._reasons) < _NAMED else _OTHERS] += 1
+        self.sources[_among(source, self.sources, MOST_SOURCES)] += 1
+        self._reasons[_among(error.message, self._reasons, _NAMED)] += 1
+        self.reasons[_among(error.message, self.reasons, _MOST_REASONS)] += 1
         if window.requests <= MOST_A_MINUTE:
             self._observer.unauthorized("refused")
             return error
@@ -98,6 +103,10 @@ class Refusals:
         if len(self.windows) >= MOST_SOURCES and source != _OTHERS:
             return self._window(_OTHERS, now)
         return self.windows.setdefault(source, _RefusalWindow(now))
+
+
+def _among(name: str, known: Collection[str], most: int) -> str:
+    return name if name in known or len(known) < most else _OTHERS
 
 
 def source_of(headers: Mapping[str, str], peer: Sequence[Any] | None, *, behind_ingress: bool) -> str:

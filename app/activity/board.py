@@ -3,7 +3,7 @@
 Counts are kept in three resolutions, each for its own time: the finer ones end first.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -47,6 +47,11 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "7d": (7.0 * DAY_S, 1800.0),
 }
 """The ranges of a history: their length, and the seconds of one point."""
+
+REFUSED_S, REFUSED_STEP_S = 3600.0, 60.0
+"""For how long requests without valid credentials are counted, and the seconds of one count."""
+MOST_REASONS = 40
+"""Of one count; the further ones together are "", as they are in a router's counts."""
 
 FAILED, ANSWERED, RUNNING = "failed", "answered", "running"
 
@@ -155,6 +160,8 @@ class Board:
         self._bounds: Sequence[float] = ()
         self._arms: set[Arm] = set()
         self._uses: OrderedDict[tuple[int, str], DailyUse] = OrderedDict()
+        self._unauthorized: OrderedDict[float, Counter[str]] = OrderedDict()
+        """The requests without valid credentials of each minute, by the reason."""
         self._starts: OrderedDict[str, ReplicaStart] = OrderedDict()
         self._watched_since: float | None = None
         self.used: dict[str, float] = {}
@@ -217,6 +224,21 @@ class Board:
             "deployments": _values(one.deployment for one in seen),
             "callers": _values(one.caller for one in seen),
             "errors": _values(one.error for one in seen),
+            "unauthorized": self._refusals(now),
+        }
+
+    def _refusals(self, now: float) -> dict[str, Any]:
+        """The requests without valid credentials of the last hour: `requests` of each minute since `since`, of which
+        the last one goes on, and all of them by their reason, the most frequent first."""
+        first = now - now % REFUSED_STEP_S - REFUSED_S + REFUSED_STEP_S
+        times = [first + index * REFUSED_STEP_S for index in range(round(REFUSED_S / REFUSED_STEP_S))]
+        minutes = [self._unauthorized.get(at, Counter[str]()) for at in times]
+        reasons = sum(minutes, Counter[str]())
+        return {
+            "since": first,
+            "step_s": REFUSED_STEP_S,
+            "requests": [minute.total() for minute in minutes],
+            "reasons": [{"reason": reason, "requests": count} for reason, count in reasons.most_common()],
         }
 
     # Counts over time
@@ -234,12 +256,19 @@ class Board:
             for step, points in self._series.items():
                 at = period.at - period.at % step
                 points.setdefault(at, {}).setdefault(arm, Cell()).add(counts)
+        self._refuse(period)
         day = int(period.at // DAY_S)
         for use in period.callers:
             self._uses.setdefault((day, use.caller_id), DailyUse()).add(use)
         for caller_id, at in period.used.items():
             self.used[caller_id] = max(at, self.used.get(caller_id, 0.0))
         self._forget(now)
+
+    def _refuse(self, period: PeriodCounts) -> None:
+        at = period.at - period.at % REFUSED_STEP_S
+        for reason, count in period.unauthorized.items():
+            minute = self._unauthorized.setdefault(at, Counter())
+            minute[reason if reason in minute or len(minute) < MOST_REASONS else ""] += count
 
     def _arm(self, counts: ArmCounts) -> Arm:
         arm = (counts.endpoint, counts.deployment)
@@ -252,6 +281,8 @@ class Board:
         for step, points in self._series.items():
             for at in [at for at in points if at < now - SERIES[step]]:
                 del points[at]
+        for at in [at for at in self._unauthorized if at <= now - REFUSED_S]:
+            del self._unauthorized[at]
         today = int(now // DAY_S)
         for key in [key for key in self._uses if key[0] <= today - USE_DAYS]:
             del self._uses[key]
@@ -262,7 +293,8 @@ class Board:
 
     def history(self, name: str, now: float, endpoints: Collection[str] | None) -> dict[str, Any]:
         """The counts of the last time as points, by endpoint and deployment, as plain data: `at` are the points' times,
-        and each series has one value for each. A point is complete: the one that is being counted is left out.
+        and each series has one value for each. A point is complete: the one that is being counted is left out, and
+        `until` is when the last one ends.
 
         `endpoints`: those that the reader may see, None for all.
         """
@@ -286,6 +318,7 @@ class Board:
             "range": name,
             "step_s": step,
             "at": times,
+            "until": end,
             "series": [
                 {"endpoint": endpoint, "deployment": deployment, **self._series_of(line, step)}
                 for (endpoint, deployment), line in sorted(cells.items())
@@ -368,6 +401,7 @@ class Board:
             uses=[(day, id, use) for (day, id), use in self._uses.items()],
             used=self.used,
             periods=self.periods(),
+            unauthorized={at: dict(reasons) for at, reasons in self._unauthorized.items()},
             starts=list(self._starts.values()),
             watched_since=self._watched_since,
         )
@@ -386,6 +420,8 @@ class Board:
                 for endpoint, deployment, cell in cells:
                     arm = self._arm(ArmCounts(endpoint, deployment))
                     self._series[step].setdefault(at, {}).setdefault(arm, Cell()).add(cell)
+        for at, reasons in state.unauthorized.items():
+            self._unauthorized.setdefault(at, Counter()).update(reasons)
         for day, id, use in state.uses:
             self._uses[day, id] = use
         if state.watched_since is not None:
@@ -406,6 +442,7 @@ class _State(msgspec.Struct):
     uses: list[tuple[int, str, DailyUse]]
     used: dict[str, float]
     periods: dict[str, float] = {}
+    unauthorized: dict[float, dict[str, int]] = {}
     starts: list[ReplicaStart] = []
     watched_since: float | None = None
 
@@ -426,6 +463,16 @@ def _groups(requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
         if not request.failed:
             continue
         named = dict(zip(("endpoint", "deployment", "status", "error"), request.kind, strict=True))
-        group = groups.setdefault(request.kind, {**named, "count": 0, "last_at": request.at, "id": request.id})
+        group = groups.setdefault(
+            request.kind,
+            {
+                **named,
+                "count": 0,
+                "last_at": request.at,
+                "id": request.id,
+                "message": request.message,
+                "is_engines": request.is_engines,
+            },
+        )
         group["count"] += 1
     return sorted(groups.values(), key=lambda group: -group["count"])

@@ -1,4 +1,4 @@
-"""What a router reports of its requests, as MessagePack. Numbers and names: no text, no key.
+"""What a router reports of its requests, as MessagePack. Numbers, names and error messages: no prompt, no key.
 
 A report may come twice, as after a lost answer: requests have numbers that only rise, and counts a period of their own.
 A router keeps counts until they are on disk, so that a controller that is killed takes none with it.
@@ -46,6 +46,13 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     completion_tokens: int | None = None
     max_tokens: int | None = None
     trace: str = ""
+    message: str = ""
+    """What its client was told of its failure: our own words, or the engine's, which are here only where the endpoint
+    records texts; "" if they are not."""
+    code: str = ""
+    param: str = ""
+    is_engines: bool = False
+    """Whether the message is the engine's, which may quote the prompt."""
     running: bool = False
     """Whether its answer has not ended: `duration_s` is its age, and `status` is 0 before the answer has begun."""
 
@@ -86,13 +93,14 @@ class CallerCounts(msgspec.Struct, omit_defaults=True):
 class PeriodCounts(msgspec.Struct, frozen=True):
     """The counts of the period that begins at `at` (Unix seconds). `bounds` are the upper ends of the histogram's
     buckets in seconds, the last one infinite. `used`: when a key was used last, by its caller's id, where that has
-    changed."""
+    changed. `unauthorized`: the requests without valid credentials, by the reason in words."""
 
     at: float
     bounds: list[float]
     arms: list[ArmCounts]
     callers: list[CallerCounts]
     used: dict[str, float] = {}
+    unauthorized: dict[str, int] = {}
 
 
 class ActivityReport(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -33,7 +33,7 @@ _log = logging.getLogger("switchyard")
 
 class ActivityReporter:
     """`deliver`: to the controller; None without one. `used` returns when each key was used last here, by its caller's
-    id. `clock`: Unix seconds."""
+    id; `unauthorized` the requests without valid credentials so far, by the reason. `clock`: Unix seconds."""
 
     def __init__(
         self,
@@ -41,17 +41,19 @@ class ActivityReporter:
         deliver: Deliver | None,
         used: Callable[[], Mapping[str, float]],
         *,
+        unauthorized: Callable[[], Mapping[str, int]] = dict,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.board = Board()
         """What this router alone has reported."""
-        self._requests, self._deliver, self._used = requests, deliver, used
+        self._requests, self._deliver, self._used, self._unauthorized = requests, deliver, used, unauthorized
         self._every_s, self._clock = every_s, clock
         self._router = secrets.token_hex(8)
         self._periods: deque[PeriodCounts] = deque(maxlen=MOST_PERIODS)
         self._read: Mapping[Arm, Counts] = {}
         self._read_used: Mapping[str, float] = {}
+        self._read_unauthorized: Counter[str] = Counter()
         self._known_here = self._known_there = 0
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
@@ -82,10 +84,12 @@ class ActivityReporter:
                     )
                 )
         used = {id: at for id, at in self._read_used.items() if used_before.get(id) != at}
+        refused_before, self._read_unauthorized = self._read_unauthorized, Counter(self._unauthorized())
+        unauthorized = dict(self._read_unauthorized - refused_before)
         callers = self._requests.take_uses()
-        if arms or callers or used:
+        if arms or callers or used or unauthorized:
             at = (round(self._clock() / PERIOD_S) - 1) * PERIOD_S
-            period = PeriodCounts(at, bounds, arms, callers, used)
+            period = PeriodCounts(at, bounds, arms, callers, used, unauthorized)
             self._periods.append(period)
             self.board.take(ActivityReport(self._router, self._known_here, [], [period]), self._clock())
 

@@ -50,7 +50,8 @@ class RequestLog:
         ]
 
     def add(self, record: Record, *, plan: str, caller_id: str, trace_id: int) -> None:
-        """Adds a request whose answer has ended. Those without valid credentials are left out: anyone can send them."""
+        """Adds a request whose answer has ended. Those without valid credentials are counted alone, in
+        `app.access.refusals`: anyone can send them."""
         self._running.pop(id(record), None)
         if record.error in SUMMED:
             return
@@ -95,7 +96,7 @@ class _Seen(msgspec.Struct):
 
     def listed(self) -> ListedRequest:
         """The request as it is reported."""
-        record, started, usage = self.record, self.record.started, self.record.usage
+        record, started, usage, said = self.record, self.record.started, self.record.usage, self.record.said
         duration = self.clock - started
 
         def since_arrival(at: float | None) -> float | None:
@@ -126,5 +127,9 @@ class _Seen(msgspec.Struct):
             completion_tokens=usage.completion_tokens if usage is not None else None,
             max_tokens=record.max_tokens,
             trace=f"{self.trace_id:032x}" if self.trace_id else "",
+            message=said.text if said is not None else "",
+            code=said.code if said is not None else "",
+            param=said.param if said is not None else "",
+            is_engines=said is not None and said.is_engines,
             running=self.running,
         )

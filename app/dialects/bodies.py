@@ -23,7 +23,7 @@ _MOST_NESTED_VALUES = 100_000
 
 _LONGEST_WORD = 4 * 1024 * 1024
 
-_CONTENT = frozenset(
+CONTENT = frozenset(
     "messages input inputs prompt suffix system instructions instruction query queries documents texts text_1 text_2 "
     "data_1 data_2 images instances prompt_embeds input_data extra_params".split()
 )
@@ -54,7 +54,7 @@ def json_object_with_nulls(body: bytes) -> dict[str, Any]:
 
 def _check_text(names: Sequence[str], size: int) -> None:
     """Raises TooLarge for megabytes where no content stands, such as a role: checks of words read all of a text."""
-    if size > _LONGEST_WORD and names and (names[-1] in _WORDS or _CONTENT.isdisjoint(names)):
+    if size > _LONGEST_WORD and names and (names[-1] in _WORDS or CONTENT.isdisjoint(names)):
         name = names[-1]
         raise TooLarge(f"{name}: a text here has at most {_LONGEST_WORD} bytes", param=name)
 

@@ -6,12 +6,15 @@ requests is in `RouterState`.
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
+
+from msgspec.structs import replace
 
 from app.access.caller import UNAUTHENTICATED, credentials
 from app.aio import Receive
@@ -50,7 +53,7 @@ from app.limits.limiter import estimate
 from app.long_json import size_of
 from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, ConversationTurn
-from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names
+from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names, endpoint_meant
 from app.telemetry.logs import Record
 from app.telemetry.request_trace import NO_TRACE, SAMPLED, TRACEPARENT, Trace
 from app.telemetry.tracing import passed_on
@@ -263,8 +266,8 @@ class Exchange:
         """The error to answer for an `error` of the request: invalid requests count against their caller's limits."""
         is_exempt = self._is_admitted or self.route.open or self.route.local
         if not (is_exempt or isinstance(error, LimitExceeded | Unauthorized)):
-            endpoint = self.record.endpoint or self._endpoint_in_body()
-            await self.state.access.count_invalid(self.caller, endpoint, self.writer)
+            self.record.endpoint = self.record.endpoint or self._endpoint_in_body()
+            await self.state.access.count_invalid(self.caller, self.record.endpoint, self.writer)
         return of_other_methods(error, self.request) or error
 
     def end(self) -> None:
@@ -273,6 +276,7 @@ class Exchange:
         self.state.telemetry.finish(self.record)
         plan = self.writer.plans.get(self.record.endpoint, "")
         if not (self.route.open or self.route.local):
+            self._keep_what_was_said()
             self.state.requests.add(self.record, plan=plan, caller_id=self.caller.id, trace_id=self._trace_id())
         self.trace.end(self.route.method, self.route.path, plan)
 
@@ -336,9 +340,24 @@ class Exchange:
         return endpoint, deployment or params.get("deployment")
 
     def _endpoint_in_body(self) -> str:
-        """The endpoint that the body names, or ""."""
+        """The endpoint that the body names, or a deployment of which, if the caller may use it; else ""."""
         name = model_in(self.request.body)
-        return name if name is not None and name in self.snapshot.config.endpoints else ""
+        return endpoint_meant(self.snapshot.views.of(self.caller), name) if name is not None else ""
+
+    def _keep_what_was_said(self) -> None:
+        """Takes out of the error's text what nobody else may read: an engine's message, which may quote the prompt,
+        unless the endpoint records texts; and the client's own credentials, which it may have sent as a name."""
+        record, snapshot = self.record, self.state.snapshot
+        if record.said is None:
+            return
+        text = record.said.text
+        endpoint = snapshot.config.endpoints.get(record.endpoint) if snapshot is not None else None
+        has_texts = endpoint is not None and endpoint.record is not None and endpoint.record.text == "full"
+        if record.said.is_engines and not has_texts:
+            text = ""
+        for credential in filter(_is_secret, credentials(self.headers)):
+            text = text.replace(credential, "…")
+        record.said = replace(record.said, text=_KEY.sub("…", text))
 
     def _parsed(self) -> Call:
         request, config = self.request, self.snapshot.config
@@ -432,6 +451,15 @@ class Exchange:
             case "conversation":
                 value = headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
         return unit_key(sticky, caller.id, value) if value is not None else None
+
+
+_KEY = re.compile(r"\b(?:sk-|eyJ|hf_)[\w.-]{16,}")
+"""The API keys and tokens of most providers."""
+
+
+def _is_secret(credential: str) -> bool:
+    """Whether it is longer than the words that clients send where no key is needed."""
+    return len(credential) >= 16
 
 
 def _hash(body: bytes) -> bytes:

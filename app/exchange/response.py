@@ -19,12 +19,21 @@ from pydantic_core import from_json
 
 from app.aio import ClientDisconnected
 from app.dialects.base import EVENT_STREAM, Reply
-from app.dialects.bodies import dump
+from app.dialects.bodies import dump, peek
 from app.engine.answers import EventCheck, Learned
-from app.errors import CLIENT_GONE, InternalError, MethodNotAllowed, SwitchyardError, Unauthorized
+from app.errors import (
+    CLIENT_GONE,
+    ContextExceeded,
+    InternalError,
+    MethodNotAllowed,
+    Rejected,
+    SwitchyardError,
+    Unauthorized,
+    shortened,
+)
 from app.limits.limiter import Reservation
 from app.routing.traffic import DEPLOYMENT_HEADER
-from app.telemetry.logs import Record, event, where
+from app.telemetry.logs import Record, Said, event, where
 from app.upstream.target import Target
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -52,6 +61,20 @@ def error_headers(error: SwitchyardError) -> dict[str, str]:
     if isinstance(error, MethodNotAllowed) and error.allowed:
         headers["allow"] = ", ".join(error.allowed)  # RFC 9110: a 405 must list them
     return headers
+
+
+def said(error: SwitchyardError, body: bytes = b"") -> Said:
+    """What the client is told: the text and code of the `body`, which is an error of any dialect, whole or as a
+    stream's only event; without one, those of the `error` itself. Bounded as the error's own message is."""
+    outer = peek(body.strip().removeprefix(b"data:"))
+    inner = outer.get("error")
+    named = inner if isinstance(inner, dict) else {}
+    texts = (named.get("message"), inner, outer.get("message"), error.message)
+    codes = (named.get("code"), named.get("type"), outer.get("error_code"), outer.get("error_type"), error.code)
+    text = next(text for text in texts if isinstance(text, str))
+    code = next((code for code in codes if isinstance(code, str)), "")
+    is_engines = isinstance(error, Rejected) and not isinstance(error, ContextExceeded)
+    return Said(shortened(text, error.longest_message), shortened(code, 100), error.param or "", is_engines)
 
 
 class ResponseWriter:
@@ -96,7 +119,7 @@ class ResponseWriter:
     def fail(self, error: SwitchyardError) -> None:
         """Records a failure after which the response can no longer be replaced."""
         self.failure = error
-        self.record.error = error.kind
+        self.record.error, self.record.said = error.kind, said(error)
 
     async def send(self, reply: Reply) -> None:
         """Sends a whole response."""
@@ -121,7 +144,9 @@ class ResponseWriter:
         """Sends the error as the dialect words it, unless the response has started."""
         self.record.error = error.kind
         if self.started:
+            self.record.said = said(error)
             return
+        self.record.said = said(error, reply.body)
         await self.send(replace(reply, headers={**reply.headers, **error_headers(error)}))
 
     async def start_stream(

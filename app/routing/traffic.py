@@ -96,6 +96,14 @@ def assign(
     raise _no_such_model(config, name)
 
 
+def endpoint_meant(config: Config, name: str) -> str:
+    """The endpoint under which a request that names `name` counts: see `assign`; "" for a name that does not exist."""
+    name = _with_engine_model(config, name)
+    if name in config.endpoints:
+        return name
+    return _endpoint_of(config, name) if name in config.deployments else ""
+
+
 def check_names(config: Config, model: str | None, deployment: str | None) -> None:
     """Raises NotFound if no request for `model` or `deployment` can be served, whatever else it says: see `assign`."""
     if model is not None:

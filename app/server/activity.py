@@ -6,7 +6,10 @@ requests of an endpoint, so that everyone who may use the endpoint sees it. Whil
 answer, and where there is none, both are this router's alone, and say so.
 
 Texts are there only where `record: {text: full}` says so, and for managers alone: a viewer sees everyone's requests,
-and a caller its own, without them. Each reading leaves a record in the audit log.
+and a caller its own, without them. Each reading leaves a record in the audit log. The message of a failed request is
+ours, and quotes no prompt; an engine's own may, and is a text in this sense, but for the record.
+
+Requests without valid credentials have no caller. They are counted by minute and reason, for whoever has a role.
 """
 
 import re
@@ -76,7 +79,12 @@ class ActivityApi:
         found = await ask_in_time(controller, "POST", "/activity/requests", body=msgspec.json.encode(wanted))
         view = ALL if found is not None else ALONE
         content = found if found is not None else self._own.requests(wanted, time.time())
-        texts = self._with_texts(context.caller)
+        texts, roles = self._with_texts(context.caller), self._services.access.roles
+        for told in (*content["requests"], *content["groups"]):
+            if told["is_engines"] and told["endpoint"] not in texts:
+                told["message"] = ""
+        if roles.role(context.caller) == "caller":
+            del content["unauthorized"]
         return _reply({**content, "everyones": sees_all, "trace_url": config.console.trace_url, "texts": texts}, view)
 
     def _with_texts(self, caller: Caller) -> list[str]:

@@ -202,7 +202,12 @@ class Router:
         )
         deliver = partial(_report, controller) if controller is not None else None
         self._activity = ActivityReporter(
-            self.state.requests, deliver, self._access.last_uses, every_s=2 * send_every_s, clock=clock
+            self.state.requests,
+            deliver,
+            self._access.last_uses,
+            unauthorized=self._access.unauthorized,
+            every_s=2 * send_every_s,
+            clock=clock,
         )
         if self._sender is not None:
             self.state.exchange_pins, pins.on_pin = self._sender.exchange, self._sender.wake

@@ -94,6 +94,16 @@ SUMMED = frozenset({Unauthorized.kind, TooManyRefusals.kind})
 _log = logging.getLogger("switchyard.access")
 
 
+class Said(msgspec.Struct, frozen=True):
+    """What a client was told of its request's failure: the text, the code, and the field at fault, "" without one.
+    `is_engines`: the text is the engine's, which may quote the prompt."""
+
+    text: str
+    code: str = ""
+    param: str = ""
+    is_engines: bool = False
+
+
 class Record(msgspec.Struct):
     """One request, for the metrics and the access log. Times are in seconds of `time.perf_counter`."""
 
@@ -106,6 +116,7 @@ class Record(msgspec.Struct):
     reason: str = ""
     status: int = 0
     error: str = ""
+    said: Said | None = None
     streamed: bool = False
     attempts: int = 0
     moves: int = 0

@@ -220,6 +220,62 @@ async def test_a_running_request_is_shown_while_it_runs_and_then_as_it_ended(ope
     await expect(card).not_to_contain_text("running")
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+async def test_a_failed_request_says_what_its_client_was_told(
+    open_page: OpenPage, rig: Rig, width: int, scheme: str
+) -> None:
+    page, watch = await open_page(rig.url, width=width, scheme=scheme)
+    watch.expected = ["status of 404"]
+    message = "temperature: Input should be a valid number"
+    assert send(rig, headers={"x-request-id": "wrong"}, temperature="hot") == 400
+    assert send(rig, headers={"x-request-id": "lost"}, model="none") == 404
+    await page.goto("/ui#/requests")
+    rows = page.get_by_role("region", name="Requests").locator("tbody tr")
+    await expect(rows).to_have_count(2)
+    wrong, lost = rows.filter(has_text="400"), rows.filter(has_text="404")
+    await expect(wrong).to_contain_text(message)
+    await expect(wrong).to_contain_text("chat")
+    await expect(lost).to_contain_text("there is none of the name that it asked for")
+    groups = page.get_by_role("region", name="Errors")
+    await expect(groups.get_by_role("listitem").filter(has_text="at chat")).to_contain_text(message)
+    await expect(groups).to_contain_text("404 not found at no endpoint (there is none of the name that it asked for)")
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
+    await wrong.get_by_role("link").click()
+    facts = page.get_by_role("article", name="Timeline of wrong").locator("dl > div")
+    await expect(facts.filter(has=page.get_by_text("Message", exact=True))).to_have_text(f"Message{message}")
+    await expect(facts.filter(has=page.get_by_text("Field", exact=True))).to_have_text("Fieldtemperature")
+    await expect(facts.filter(has=page.get_by_text("Code", exact=True))).to_have_text("Codeinvalid_request_error")
+    await expect(facts.filter(has_text="Endpoint")).to_have_count(0)
+    assert await overflow(page) == 0
+    await page.goto("/ui#/requests?id=lost")
+    card = page.get_by_role("article", name="Timeline of lost")
+    await expect(card).to_contain_text("none: there is none of the name that it asked for")
+    await expect(card).to_contain_text("The model 'none' does not exist")
+    assert await accessibility_problems(page) == []
+
+
+async def test_requests_without_valid_credentials_are_counted_by_minute_and_reason(
+    open_page: OpenPage, managed: Managed
+) -> None:
+    keys = managed.guard()
+    page, watch = await open_page(managed.url, width=390)
+    watch.expected = ["status of 401"]
+    for key in ("sk-sy-000000000000-" + 43 * "x", ""):
+        for _ in range(3):
+            await page.request.post("/v1/chat/completions", data=CHAT, headers={"api-key": key} if key else {})
+    await page.goto("/ui#/requests")
+    await page.get_by_label("API key").fill(keys["boss"])
+    await page.keyboard.press("Enter")
+    counted = page.get_by_role("region", name="Without valid credentials")
+    await expect(counted).to_contain_text(re.compile(r"\b3 . The API key is not valid"))
+    await expect(counted).to_contain_text(re.compile(r"\d . Credentials are required"))
+    await expect(counted.get_by_role("img", name="minute by minute")).to_be_visible()
+    await expect(counted.locator(".times span")).to_have_count(3)
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
+
+
 @pytest.mark.parametrize(
     ("name", "width", "scheme"), [("requests-list", 1280, "light"), ("requests-list-390", 390, "dark")]
 )

@@ -18,7 +18,7 @@ from app.config.schema import parse
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import frame, refuse
+from tests.support.engine.fake_engine import chunk, frame, refuse, stream
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
@@ -66,6 +66,7 @@ def test_a_lone_router_lists_its_requests_with_the_times_of_each_step(rig: Rig) 
     assert 0 < whole["admitted_s"] <= whole["sent_s"] <= whole["first_byte_s"] <= whole["duration_s"]
     assert found["unknown"]["endpoint"] == ""
     assert found["wrong"]["admitted_s"] is None
+    assert found["wrong"]["endpoint"] == "chat"
     assert "secret" not in str(found)
     assert [(group["status"], group["count"]) for group in listed(rig.url)["groups"]] == [(400, 1), (404, 1)] or [
         (404, 1),
@@ -128,6 +129,134 @@ def test_a_failure_is_listed_with_its_attempts_and_where_it_ended(rig: Rig) -> N
     assert found["replaced"]["attempts"] == 2
     (group,) = listed(rig.url)["groups"]
     assert (group["endpoint"], group["status"], group["count"], group["id"]) == ("chat", 502, 1, "lost")
+
+
+CHAT_MESSAGES = {"messages": CHAT["messages"], "max_tokens": 5}
+FAILURES: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {**CHAT, "temperature": "hot"}, "chat"),
+    ("/v1/chat/completions", {**CHAT, "model": "blue", "temperature": "hot"}, "chat"),
+    ("/v1/chat/completions", {**CHAT, "model": "blue-model", "n": -1}, "chat"),
+    ("/v1/chat/completions", {**CHAT, "model": "embed"}, "embed"),
+    ("/v1/chat/completions", {**CHAT, "model": "none"}, ""),
+    ("/v1/messages", {**CHAT, "temperature": "hot"}, "chat"),
+    ("/v1/messages", {**CHAT, "model": "none"}, ""),
+    ("/generate", {"inputs": "a secret prompt", "parameters": {"max_new_tokens": 0}}, "chat"),
+    ("/serving-endpoints/chat/invocations", {**CHAT_MESSAGES, "temperature": "hot"}, "chat"),
+    ("/serving-endpoints/none/invocations", CHAT_MESSAGES, ""),
+    ("/models/chat/completions", {**CHAT, "temperature": 9}, "chat"),
+]
+"""Requests that no deployment gets: path, body, and the endpoint that they are for, if it is there."""
+
+
+def told(answer: httpx.Response) -> tuple[str, str]:
+    """The text and the code of an error in any dialect."""
+    body = answer.json()
+    inner = body["error"] if isinstance(body.get("error"), dict) else body
+    text = inner.get("message") or inner["error"]
+    codes = (inner.get("code"), inner.get("type"), inner.get("error_code"), inner.get("error_type"))
+    return text, next(code for code in codes if code)
+
+
+@pytest.mark.parametrize(("path", "body", "endpoint"), FAILURES)
+def test_a_failed_request_says_what_its_client_was_told_and_the_endpoint_that_it_is_for(
+    rig: Rig, path: str, body: dict[str, Any], endpoint: str
+) -> None:
+    rig.change(defaults={"chat": "chat", "completions": "chat"})
+    answer = httpx.post(f"{rig.url}{path}", json=body, headers={"x-request-id": "failed"})
+    assert 400 <= answer.status_code < 500
+    wait_for(rig.url, "failed")
+    found = listed(rig.url)
+    (request,), (group,) = found["requests"], found["groups"]
+    assert (request["message"], request["code"]) == told(answer)
+    assert (request["endpoint"], group["endpoint"], group["message"]) == (endpoint, endpoint, request["message"])
+    assert not request["is_engines"]
+    assert "secret" not in str(found)
+
+
+def test_a_stream_that_breaks_off_says_why(rig: Rig) -> None:
+    rig.blue.answer = lambda body: stream([chunk("Hel")])
+    chat(rig.url, "cut", stream=True)
+    wait_for(rig.url, "cut")
+    (request,) = listed(rig.url)["requests"]
+    assert (request["status"], request["error"]) == (200, "broken")
+    assert request["message"] == "The deployment ended its response before it was complete"
+
+
+def test_an_engines_own_words_are_for_managers_where_texts_are_recorded(rig: Rig, tmp_path: Path) -> None:
+    keys = {}
+    for name in ("boss", "viewer", "ann"):
+        keys[name], record = create(name)
+        append(tmp_path / "keys.yaml", record.line)
+    access = {"keys_file": str(tmp_path / "keys.yaml"), "managers": ["boss"], "viewers": ["viewer"]}
+    rig.change(access=access)
+    words = "messages: 'a secret prompt' is not to be answered"
+    rig.blue.answer = refuse(400, words)
+    assert chat(rig.url, "kept-nowhere", keys["ann"]).json()["error"]["message"] == words
+    wait_for(rig.url, "kept-nowhere", key=keys["boss"])
+    rig.chat_endpoint(record={"text": "full"})
+    chat(rig.url, "kept", keys["ann"])
+    wait_for(rig.url, "kept", "kept-nowhere", key=keys["boss"])
+    for name, message in (("boss", words), ("viewer", ""), ("ann", "")):
+        found = listed(rig.url, keys[name])
+        by_id = {one["id"]: one for one in found["requests"]}
+        assert [by_id[id]["message"] for id in ("kept-nowhere", "kept")] == ["", message]
+        assert [by_id[id]["param"] for id in by_id] == ["messages", "messages"]
+        assert all(one["is_engines"] for one in by_id.values())
+        assert [group["message"] for group in found["groups"]] == [message]
+        assert ("secret" in str(found)) == bool(message)
+
+
+def test_a_name_that_its_caller_may_not_know_is_not_shown(rig: Rig, tmp_path: Path) -> None:
+    keys = {}
+    for name, endpoints in (("boss", ()), ("ann", ("chat",))):
+        keys[name], record = create(name, endpoints=endpoints)
+        append(tmp_path / "keys.yaml", record.line)
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml"), "managers": ["boss"]})
+    assert chat(rig.url, "hers", keys["ann"], temperature="hot").status_code == 400
+    assert chat(rig.url, "not-hers", keys["ann"], model="embed").status_code == 403
+    wait_for(rig.url, "hers", "not-hers", key=keys["boss"])
+    found = {one["id"]: one for one in listed(rig.url, keys["boss"])["requests"]}
+    assert (found["hers"]["endpoint"], found["not-hers"]["endpoint"]) == ("chat", "")
+
+
+def test_a_key_that_a_client_sends_as_a_name_is_not_shown(rig: Rig, tmp_path: Path) -> None:
+    key, record = create("boss")
+    append(tmp_path / "keys.yaml", record.line)
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml"), "managers": ["boss"]})
+    for number, name in enumerate((key, f"x {key} y", "sk-ant-api03-" + 90 * "a", f"eyJ{80 * 'a'}.b.c")):
+        assert chat(rig.url, f"r{number}", key, model=name).status_code == 404
+    wait_for(rig.url, "r0", "r1", "r2", "r3", key=key)
+    found = listed(rig.url, key)
+    assert all(one["message"].startswith("The model '") for one in found["requests"])
+    assert not any(secret in str(found) for secret in (key[20:], "sk-ant-api03-aaa", "eyJaaa"))
+
+
+def test_requests_without_valid_credentials_are_counted_for_whoever_has_a_role(rig: Rig, tmp_path: Path) -> None:
+    keys = {}
+    for name in ("boss", "viewer", "operator", "ann"):
+        keys[name], record = create(name)
+        append(tmp_path / "keys.yaml", record.line)
+    roles = {"managers": ["boss"], "viewers": ["viewer"], "operators": {"chat": ["operator"]}}
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml"), **roles})
+    wrong = "sk-sy-000000000000-" + 43 * "x"
+    for _ in range(25):  # the last ones get a 429
+        chat(rig.url, "a guess", wrong)
+    chat(rig.url, "none")
+    httpx.get(f"{rig.url}/api/me")
+
+    def counted() -> dict[str, int]:
+        found = listed(rig.url, keys["boss"])["unauthorized"]
+        assert sum(found["requests"]) == sum(one["requests"] for one in found["reasons"])
+        assert (len(found["requests"]), found["step_s"]) == (60, 60)
+        return {one["reason"]: one["requests"] for one in found["reasons"]}
+
+    wait_until(lambda: sum(counted().values()) == 27, counted)
+    assert sorted(counted().values()) == [2, 25]
+    assert counted()["The API key is not valid"] == 25
+    for name in ("viewer", "operator"):
+        assert listed(rig.url, keys[name])["unauthorized"]["reasons"]
+    assert "unauthorized" not in listed(rig.url, keys["ann"])
+    assert wrong[:20] not in str(listed(rig.url, keys["boss"]))
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from app.config.schema import parse as parse_config
 from app.dialects.base import Dialect, ParseContext, Request, Route, ServingContext
+from app.dialects.bodies import CONTENT
 from app.dialects.registry import DIALECTS
 from app.dialects.tgi.fields import Parameters
 from app.errors import BadRequest, Broken, ClientError, NotFound, Rejected, SwitchyardError, Unprocessable
+from app.exchange.response import said
 from tests.support.clients.dialect_calls import engine_body
 from tests.support.clients.samples import CONTEXT, MODEL
 
@@ -129,6 +132,56 @@ def test_work_that_a_field_multiplies_is_bounded(name: str, operation: str, fiel
     body = {**least, **text, field: 1_000_000}
     with pytest.raises(ClientError, match=field):
         dialect.parse(operation, Request("POST", "/", json.dumps(body).encode()), CONTEXT)
+
+
+PROMPT = "Zanzibar is lovely"
+TALK: list[Any] = [
+    PROMPT,
+    [PROMPT],
+    [[PROMPT]],
+    {"x": PROMPT},
+    [{"role": "user", "content": PROMPT}],
+    [{"content": PROMPT}],
+    [{"role": "user", "content": [PROMPT]}],
+    [{"role": "user", "content": {"x": PROMPT}}],
+    [{"role": "user", "content": [{"type": "text", "text": PROMPT}, {"type": "text", "text": [PROMPT]}]}],
+    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PROMPT}}]}],
+    [{"role": "tool", "content": PROMPT, "tool_call_id": [PROMPT], "tool_calls": [{"x": PROMPT}]}],
+    [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": 5, "x": PROMPT}]}],
+    [{"inputs": PROMPT, "messages": [{"role": "user", "content": PROMPT}]}, {"inputs": [PROMPT]}],
+]
+
+
+@pytest.mark.parametrize(("dialect", "route", "model"), list(operations()))
+def test_no_error_quotes_the_prompt(dialect: Dialect, route: Route, model: Any) -> None:
+    """Whatever is wrong with a request: its error is shown to operators, who may not read prompts."""
+    least = least_body(model)
+    texts = [name for name in model.model_fields if name in CONTENT]
+    wrong = [
+        {**least, **dict.fromkeys(texts, value), name: bad} for value in TALK for name in least for bad in VALUES[:1]
+    ]
+    wrong += [{**least, name: value} for name in texts for value in TALK]
+    wrong += [
+        {**least, **dict.fromkeys(texts, value), name: bad}
+        for name in model.model_fields
+        if name not in texts
+        for value in TALK[4:5]
+        for bad in VALUES
+    ]
+    bodies = [json.dumps(body).encode() for body in wrong]
+    bodies += [body[:-end] for body in bodies[: len(TALK)] for end in range(1, len(body) // 2, 7)]
+    bodies += [body.replace(b"Zanzibar", b"Zanzibar\x01") for body in bodies[:5]]
+    told = []
+    for body in bodies:
+        request = replace(request_with(route, {}), body=body)
+        try:
+            call = dialect.parse(route.operation, request, ParseContext(CONFIG, CONTEXT.random))
+            engine_body(call, ServingContext("blue", CONFIG.deployments["blue"], MODEL))
+        except ClientError as error:
+            told.append(said(error, dialect.render_error(error, route.operation, request).body))
+    assert told
+    assert all(one.text for one in told)
+    assert [one for one in told if "Zanzibar" in str(one)] == []
 
 
 LARGEST_ERROR = 8 * 1024

@@ -1,10 +1,11 @@
 // The requests that run and the last ones, of all routers; and one: where its time went, and what was recorded of it.
 
 import { h, morph } from "../dom.js";
-import { count, moment, or, seconds, whole } from "../format.js";
-import { cell, table } from "../parts.js";
+import { count, moment, or, seconds, ticks, whole } from "../format.js";
+import { cell, mark, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
-import { result, timeline } from "../requests/timeline.js";
+import { result, timeline, whyNowhere } from "../requests/timeline.js";
+import { bars, withAxes } from "../sparkline.js";
 
 export const title = "Requests";
 
@@ -124,7 +125,14 @@ function list(root, { api, poll, announce, parameters }) {
 
   /** @param {RequestList} found */
   function draw(found) {
-    return [filterRow(found), errorGroups(found.groups), summary(found), requests(found), more(found)];
+    return [
+      filterRow(found),
+      errorGroups(found.groups),
+      refused(found.unauthorized),
+      summary(found),
+      requests(found),
+      more(found),
+    ];
   }
 
   /** @param {RequestList} found */
@@ -194,13 +202,14 @@ function list(root, { api, poll, announce, parameters }) {
         "ul",
         {},
         groups.slice(0, 8).map((group) => {
-          const { endpoint, deployment, status, error, last_at } = group;
+          const { endpoint, deployment, status, error, last_at, message } = group;
+          const where = endpoint ? `at ${endpoint}` : `at no endpoint (${whyNowhere(error)})`;
           return h(
             "li",
             { key: JSON.stringify([endpoint, deployment, status, error]) },
             h("b", {}, `${whole(group.count)} × `),
             result({ ...group, moves: 0 }),
-            ` at ${endpoint || "no endpoint"}${deployment ? ` on ${deployment}` : ""}, last at ${moment(last_at)} `,
+            ` ${where}${deployment ? ` on ${deployment}` : ""}, last at ${moment(last_at)} `,
             h(
               "button",
               {
@@ -214,8 +223,34 @@ function list(root, { api, poll, announce, parameters }) {
               },
               "Show",
             ),
+            message ? h("div", { class: "hint small told" }, message) : null,
           );
         }),
+      ),
+    );
+  }
+
+  /** @param {Unauthorized | undefined} counted */
+  function refused(counted) {
+    if (!counted?.reasons.length) return null;
+    const { since, step_s, requests, reasons } = counted;
+    const until = since + step_s * requests.length;
+    const all = requests.reduce((sum, minute) => sum + minute, 0);
+    return h(
+      "section",
+      { class: "refused", "aria-label": "Without valid credentials", key: "refused" },
+      h("h2", {}, "Without valid credentials"),
+      h(
+        "div",
+        {},
+        mark("warn", `${count(all, "request", "requests")} in the last hour got a 401, or a 429 after many: `),
+        reasons.map(({ reason, requests: some }) => `${whole(some)} × ${reason || "other reasons"}`).join("; "),
+        ".",
+      ),
+      withAxes(
+        bars(requests, `Requests without valid credentials, minute by minute: at most ${Math.max(...requests)}`),
+        ticks([since, (since + until) / 2, until]),
+        `${whole(Math.max(...requests))}/min`,
       ),
     );
   }
@@ -292,7 +327,7 @@ function list(root, { api, poll, announce, parameters }) {
  * @param {ListedRequest} request
  */
 function row(request) {
-  const { id, at, endpoint, deployment, caller } = request;
+  const { id, at, endpoint, deployment, caller, message } = request;
   const arrived = h(
     "a",
     { href: `#/requests?id=${encodeURIComponent(id)}`, "aria-label": `${moment(at)}, request ${id}` },
@@ -302,9 +337,9 @@ function row(request) {
     "tr",
     { key: `${id} ${at}` },
     cell("", arrived, { header: true }),
-    cell("Result", result(request)),
+    cell("Result", [result(request), message ? h("div", { class: "hint small told" }, message) : null]),
     cell("Endpoint", [
-      or(endpoint || null),
+      request.running ? or(endpoint || null) : endpoint || nowhere(request.error),
       deployment && deployment !== endpoint ? h("div", { class: "hint small" }, deployment) : null,
     ]),
     cell("Caller", or(caller || null)),
@@ -313,6 +348,11 @@ function row(request) {
     cell("Prompt tokens", or(whole(request.prompt_tokens)), { number: true }),
     cell("Answer tokens", or(whole(request.completion_tokens)), { number: true }),
   );
+}
+
+/** @param {string} error */
+function nowhere(error) {
+  return ["none", h("div", { class: "hint small" }, whyNowhere(error))];
 }
 
 /**

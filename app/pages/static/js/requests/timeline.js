@@ -19,6 +19,40 @@ export function result({ status, error, moves, running = false }) {
   return mark("good", words, moves ? h("span", { class: "hint" }, " moved") : "");
 }
 
+/** @type {Record<string, string>} */
+const NOWHERE = {
+  not_found: "there is none of the name that it asked for",
+  forbidden: "its caller may not use what it asked for",
+  limit_exceeded: "it was over a limit before it was read",
+  too_large: "it was too large to be read",
+  too_slow: "it did not come whole",
+  client_gone: "its client left before it came whole",
+};
+
+/**
+ * Why a request is at no endpoint.
+ *
+ * @param {string} error
+ */
+export function whyNowhere(error) {
+  return NOWHERE[error] ?? "it names none that could be read";
+}
+
+/**
+ * What the client was told of its failure, in rows.
+ *
+ * @param {ListedRequest} request
+ * @returns {[string, Child][]}
+ */
+function told({ message, code, param, is_engines }) {
+  const text = is_engines && !message ? "in the engine's words, which may quote the prompt: not shown here" : message;
+  return [
+    ...(text ? [/** @type {[string, Child]} */ (["Message", text])] : []),
+    ...(code ? [/** @type {[string, Child]} */ (["Code", h("span", { class: "mono" }, code)])] : []),
+    ...(param ? [/** @type {[string, Child]} */ (["Field", h("span", { class: "mono" }, param)])] : []),
+  ];
+}
+
 /**
  * The parts of the request's time, in order: what happened, from when to when, in seconds since its arrival.
  *
@@ -55,6 +89,8 @@ export function timeline(request, traceUrl) {
   const steps = phases(request);
   const trace = request.trace && traceUrl !== null ? traceUrl.replaceAll("{trace_id}", request.trace) : null;
   const pairs = [
+    ...told(request),
+    ...(request.endpoint || request.running ? [] : [["Endpoint", `none: ${whyNowhere(request.error)}`]]),
     ["Arrived", moment(request.at)],
     ["Deployment", request.deployment || "none: the router answered"],
     ["Why", request.deployment ? (REASONS[request.reason] ?? (request.reason || "–")) : "–"],
