@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Page, Request, expect
 
 from tests.router.console.conftest import Managed, OpenPage
+from tests.router.console.test_appearance import EXPERIMENT
 from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
 from tests.support.clients.first_paint import PAGES
 from tests.support.processes.project import ROOT
@@ -117,6 +118,52 @@ async def test_without_a_key_the_page_says_why_it_is_empty(managed: Managed, ope
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("main")).to_contain_text("There is nothing to show until")
     await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("role", ["manager", "operator", "viewer", "caller", "limited caller", "nobody", "open"])
+async def test_the_menu_has_the_pages_that_its_reader_may_open_and_no_others(
+    managed: Managed, open_page: OpenPage, role: str
+) -> None:
+    """Each page of the menu opens without a refusal, and one that it lacks is refused."""
+    managed.deliver(experiments={"colours": EXPERIMENT})
+    keys = {} if role == "open" else managed.guard()
+    access = managed.config.get("access", {})
+    if keys:
+        roles = {"viewers": ["embed team"], "operators": {"chat": ["chat and embed"]}}
+        managed.deliver(access={**access, **roles, "allow_anonymous": role == "nobody"})
+    names = {"manager": "boss", "operator": "chat and embed", "viewer": "embed team", "limited caller": "chat team"}
+    if role == "caller":
+        managed.deliver(access={**access, "allow_anonymous": False})
+        names["caller"] = "chat and embed"
+    page, watch = await open_page(managed.url)
+    watch.expected = ["status of 401"]
+    refused: list[str] = []
+    page.on("response", lambda answer: refused.append(answer.url) if answer.status == 403 else None)
+    await page.goto("/ui#/glossary")
+    if role in names:
+        await page.get_by_role("button", name="Sign in").click()
+        await page.get_by_label("API key").fill(keys[names[role]])
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#who")).to_be_visible()
+    await page.wait_for_load_state("networkidle")
+    menu = page.get_by_role("navigation")
+    shown = [name for name in await menu.get_by_role("link").all_inner_texts() if name != "API"]
+    sees_models = role in ("manager", "viewer", "open")
+    assert shown == ["Traffic", "Experiments", *(["Models"] if sees_models else []), "Playground", "Requests", "Keys"]
+    for name in shown:
+        await menu.get_by_role("link", name=name).click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        await page.wait_for_load_state("networkidle")
+    if await page.get_by_role("link", name="colours").count() or role != "viewer":
+        await page.goto("/ui#/experiments/colours")
+        await page.wait_for_load_state("networkidle")
+    await expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
+    assert refused == []
+    if not sees_models:
+        watch.expected.append("status of 403")
+        await page.goto("/ui#/models")
+        await expect(page.get_by_role("main")).to_contain_text("may not see what is loaded where")
+        assert refused
 
 
 def glossary() -> dict[str, str]:
