@@ -26,7 +26,11 @@ class MemoryGroup:
         self._place = parent / f"switchyard-{name}"
         self.remove()
         self._place.mkdir()
-        self.limit = limit
+        try:
+            self.limit = limit
+        except OSError:
+            self._place.rmdir()
+            raise
         if self._version == 2:
             (self._place / "memory.oom.group").write_text("1")  # as kubelets do
 
