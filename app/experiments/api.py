@@ -324,7 +324,9 @@ class Answers:
     def _judged(self, name: str) -> ReadableAnalysis:
         experiment = self._experiment(name)
         if (judged := self._reader.analysis(name)) is None:
-            raise NotFound(f"The experiment '{name}' has no evidence: its state is {experiment.state}", param="name")
+            fix = "; deploy its file with `state: running`" if experiment.state == "draft" else ""
+            state = f"its state is {experiment.state}{fix}"
+            raise NotFound(f"The experiment '{name}' has no evidence: {state}", param="name")
         return judged
 
     def _summarized(self, name: str, experiment: Experiment) -> Summary:

@@ -26,7 +26,7 @@ def list_(form: Format = "text", ledger: Ledger = None, url: Url = None, key: Ke
       switchyard experiments list
       switchyard experiments list --ledger .run/ledger
     """
-    _print(_source(url, key, ledger).ask("GET", "/experiments", {"format": form}))
+    _print(_shown(_source(url, key, ledger).ask("GET", "/experiments", {"format": form}), form, url))
 
 
 @app.command()
@@ -62,9 +62,7 @@ def report(
 
     path = path_of(name, "/report")
     source = _source(url, key, ledger, at)
-    shown = source.ask("GET", path, {"format": form})
-    if form == "text":  # for this terminal; Markdown and JSON are for readers elsewhere
-        shown = pasteable(shown.decode(), url).encode()
+    shown = _shown(source.ask("GET", path, {"format": form}), form, url)
     decision = json.loads(shown if form == "json" else source.ask("GET", path))["decision"] if check else ""
     _print(shown)
     if check:
@@ -348,6 +346,11 @@ def _source(url: str | None, key: str | None, ledger: str | None = None, at: str
     from deployments.cli.experiments_client import moment, open_directory
 
     return open_directory(ledger, at=moment(at, "--at") if at is not None else None)
+
+
+def _shown(answer: bytes, form: str, url: str | None) -> bytes:
+    """An answer with commands that can be pasted into this terminal; Markdown and JSON are for readers elsewhere."""
+    return pasteable(answer.decode(), url).encode() if form == "text" else answer
 
 
 def _given(**query: object) -> dict[str, str]:

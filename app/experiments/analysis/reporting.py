@@ -377,13 +377,16 @@ def reported(
 def _awaited(report: Report, units: str) -> str:
     """What the first interval of a report without a request needs. `units`: as for `details`."""
     arms = " and ".join((report.control, *report.treatments))
-    return f"It waits for requests to {report.endpoint}: at least {MIN_UNITS} {units} each on {arms}."
+    return (
+        f"It waits for requests to {report.endpoint}, which count some seconds after their end: at least {MIN_UNITS} "
+        f"{units} each on {arms}."
+    )
 
 
 def _source(report: Report, endpoint: Endpoint) -> str:
     """What sends the first requests."""
-    made_up = f"; `switchyard demo traffic {report.endpoint}` makes some up" if "chat" in endpoint.tasks else ""
-    return f"Next: your clients' requests, which the report counts some seconds later{made_up}."
+    made_up = f", or made-up ones by `switchyard demo traffic {report.endpoint}`" if "chat" in endpoint.tasks else ""
+    return f"Next: requests of your clients{made_up}."
 
 
 def _decisions(

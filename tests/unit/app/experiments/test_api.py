@@ -134,7 +134,10 @@ def test_unknown_names_and_paths(answers: Answers) -> None:
     status, message, _ = refused(answers, "/experiments/red/report")
     assert (status, message) == (404, "No experiment 'red'; declared: green-float32, next")
     status, message, _ = refused(answers, "/experiments/next/report")
-    assert (status, message) == (404, "The experiment 'next' has no evidence: its state is draft")
+    assert (status, message) == (
+        404,
+        "The experiment 'next' has no evidence: its state is draft; deploy its file with `state: running`",
+    )
     assert refused(answers, "/nothing")[0] == 404
     assert refused(answers, "/experiments", method="DELETE")[0] == 405
 

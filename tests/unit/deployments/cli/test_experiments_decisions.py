@@ -5,9 +5,16 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from deployments.cli.experiments_decisions import RETRY_S, consequence, follow, frames, is_about, line_of
+from deployments.cli.main import main
 from deployments.cli.options import CommandError, ExitCode
+from deployments.invocation import command
+from tests.support.processes.servers import serve
 
 AWAY = CommandError("it cannot be reached", ExitCode.UNREACHABLE)
 
@@ -107,3 +114,17 @@ def test_a_line() -> None:
     assert line_of({**answer, "experiment": "exp", "endpoint": "chat"}) == f"{at}exp: green is better"
     assert line_of({**answer, "endpoint": "chat"}) == f"{at}chat: green is better"
     assert line_of(answer) == f"{at}green is better"
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["report", "x"]])
+def test_commands_in_a_text_for_the_terminal_can_be_pasted(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def answer(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("made-up ones by `switchyard demo traffic chat`")
+
+    with serve(Starlette(routes=[Route("/api/{path:path}", answer)])) as url:
+        assert main(["experiments", *arguments, "--url", url]) == 0
+        assert capsys.readouterr().out == f"made-up ones by `{command('demo traffic chat', url)}`\n"
+        assert main(["experiments", *arguments, "--url", url, "--format", "markdown"]) == 0
+        assert capsys.readouterr().out == "made-up ones by `switchyard demo traffic chat`\n"

@@ -635,8 +635,9 @@ def test_a_report_of_nothing_has_no_numbers_and_no_verdict() -> None:
     assert report.decision == "keep_going"
     assert report.primary[0].effect.estimate is None
     assert report.headline == "green-float32 on chat: no request counted yet."
-    assert report.details == ["It waits for requests to chat: at least 30 users each on blue and green."]
-    assert report.next.endswith("; `switchyard demo traffic chat` makes some up.")
+    waits = "It waits for requests to chat, which count some seconds after their end"
+    assert report.details == [f"{waits}: at least 30 users each on blue and green."]
+    assert report.next == "Next: requests of your clients, or made-up ones by `switchyard demo traffic chat`."
     assert report.strata == 0
     running = AutomationStatus(state="running", revision=1, step=None, share=50)
     shown = text(document(report, running, [(START, "The run begins")]))
