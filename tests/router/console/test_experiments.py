@@ -1,5 +1,6 @@
 """The pages Experiments and Experiment: the verdict in words first, then the evidence for it."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -12,11 +13,13 @@ from app.errors import Conflict
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import ArmDistribution, AutomationStatus, Cause, Decision, Effect
 from tests.router.conftest import Rig
-from tests.router.console.conftest import OpenPage
-from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
+from tests.router.console.conftest import CHAT, Managed, OpenPage
+from tests.router.console.test_playground import HeldStream
+from tests.support.clients.browser import HIDEABLE, PATIENCE_MS, accessibility_problems, overflow, screenshot
 from tests.support.experiments.compared_router import LOOKS, SHOWN, Compared
 from tests.support.experiments.reports import INVALID, NOW, START
 from tests.support.experiments.rig import BLUE, GREEN
+from tests.support.waiting import wait_until_async
 
 HOSTILE = "<img src=x onerror=document.title='broken'>"
 EXPERIMENT = "/ui#/experiments/green-float32"
@@ -76,6 +79,67 @@ async def test_the_page_starts_with_the_verdict_and_the_next_step(compared: Comp
     assert await accessibility_problems(page) == []
     await page.evaluate("document.fonts.ready")
     await screenshot(page, "console-experiment")
+
+
+async def test_what_stands_beside_a_running_experiment_adds_up_and_is_the_apis(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    """Each request that is drawn counts, runs, or has ended and waits for an earlier one: the sentences say so."""
+    chat = {name: value for name, value in managed.config["endpoints"]["chat"].items() if name != "sticky"}
+    managed.deliver(endpoints={**managed.config["endpoints"], "chat": chat}, experiments={"colours": RUNNING})
+    page, _ = await open_page(managed.url)
+    held = HeldStream("Hel", "lo")
+    usual = managed.blue.answer
+    path = "/api/experiments/colours/report"
+
+    async def report() -> dict[str, Any]:
+        answer = await page.request.get(path)
+        found: dict[str, Any] = await answer.json() if answer.ok else {"requests": {}, "running": {}, "units": {}}
+        return found
+
+    async def has(ended: int, running: int, waiting: int) -> bool:
+        found = await report()
+        counts = sum(found["requests"].values()), sum(found["running"].values()), found.get("waiting", 0)
+        return counts == (ended, running, waiting)
+
+    await asyncio.to_thread(managed.chat, 3, stream=True)
+    await wait_until_async(lambda: has(3, 0, 0), report)
+    managed.blue.answer = managed.green.answer = held
+    body = {**CHAT, "stream": True}
+    first = asyncio.create_task(page.request.post("/v1/chat/completions", data=body, timeout=PATIENCE_MS))
+    await wait_until_async(lambda: has(3, 1, 0), report)
+    managed.blue.answer = managed.green.answer = usual
+    await asyncio.to_thread(managed.chat, 5, stream=True)
+    await wait_until_async(lambda: has(3, 1, 5), report)
+    found = await report()
+    assert sum(found["units"].values()) == 3 + 1 + 5
+    await page.goto("/ui#/experiments/colours")
+    said = "3 of them counted (1 more has not ended, 5 wait for an earlier one)"
+    assert said in found["details"][-1]
+    await expect(page.get_by_text(said)).to_be_visible()
+    units = [
+        f"{count} requests on {arm}" if arm == "blue" else f"{count} on {arm}" for arm, count in found["units"].items()
+    ]
+    await expect(page.get_by_text(said)).to_contain_text(", ".join(units))
+    split = page.get_by_text("3 requests counted since")
+    await expect(split).to_contain_text("; 1 more has not ended and 5 wait for an earlier one. Forced by clients")
+    await page.goto("/ui#/experiments")
+    line = page.get_by_role("row").filter(has_text="colours")
+    await expect(line.get_by_role("cell").nth(2)).to_have_text(str(sum(found["units"].values())))
+    held.go.set()
+    await first
+    await wait_until_async(lambda: has(9, 0, 0), report)
+    await page.goto("/ui#/experiments/colours")
+    await expect(page.get_by_text("9 requests counted since")).not_to_contain_text("earlier")
+
+
+RUNNING = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "state": "running",
+    "primary": [{"metric": "ttft", "minimal_effect": 0.1}],
+}
 
 
 async def test_a_line_marks_since_when_the_verdict_holds(compared: Compared, open_page: OpenPage) -> None:

@@ -473,10 +473,10 @@ async def test_a_server_at_a_url_is_in_service_once_it_has_answered(managed: Man
     managed.put({"blue": 100, "green": 0}, "one alone")
     page = await opened(open_page, managed)
     for name in ("blue", "green"):
-        await expect(row(page, name).get_by_role("cell").last).to_have_text("…not called yet")
+        await expect(row(page, name).get_by_role("cell").last).to_have_text("…not called yetby this router")
     managed.chat(1)
     await expect(row(page, "blue").get_by_role("cell").last).to_have_text("✓in service")
-    await expect(row(page, "green").get_by_role("cell").last).to_have_text("…not called yet")
+    await expect(row(page, "green").get_by_role("cell").last).to_have_text("…not called yetby this router")
     managed.green.answer = refuse(500, "broken")
     await page.request.post("/v1/chat/completions", data={**CHAT, "model": "green"})
     await expect(row(page, "green").get_by_role("cell").last).to_have_text("✕answers nothing")

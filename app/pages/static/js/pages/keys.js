@@ -151,8 +151,8 @@ function everybody({ since, callers, view }) {
     h(
       "p",
       { class: "hint" },
-      `Since ${moment(since)}, counted by ${view}. A request counts at the endpoint that it names, if that is there; `,
-      "so the numbers of days above are others.",
+      `Since ${moment(since)}, counted by ${view}. Only requests that name an endpoint are counted here: `,
+      "the numbers by day above are of all routers and of all requests.",
     ),
     callers.length
       ? table(

@@ -432,6 +432,6 @@ function states(deployment) {
  * @param {Deployment} deployment
  */
 function called({ called, requests, errors }) {
-  if (!called) return mark("wait", "not called yet");
+  if (!called) return [mark("wait", "not called yet"), h("div", { class: "hint small" }, "by this router")];
   return requests > 0 && errors === requests ? mark("bad", "answers nothing") : mark("good", "in service");
 }
