@@ -251,7 +251,8 @@ def _keep_going(report: Report, missing_s: float) -> str:
         if most.days_needed is not None:
             days = f", {words.duration(most.days_needed * 86400)} at the present rate"
         size = words.effect_value(most, most.minimal_effect).lstrip("+")
-        return f"about {words.count(most.units_needed)} more units{days}, to find a difference of {size}."
+        units = words.count(words.rounded(most.units_needed))
+        return f"about {units} more units{days}, to find a difference of {size}."
     if alarmed := _alarmed(report.guardrails):
         return f"look into the guardrails that alarmed, {', '.join(alarmed)}."
     if unhealthy := _unhealthy(report.guardrails):

@@ -63,7 +63,7 @@ export function metrics(report, arms) {
             ? h(
                 "div",
                 { class: "hint small" },
-                `about ${whole(comparison.units_needed)} more units`,
+                `about ${whole(Number(comparison.units_needed.toPrecision(2)))} more units`,
                 comparison.days_needed ? `, ${number(comparison.days_needed)}\u00a0days` : null,
               )
             : null,
