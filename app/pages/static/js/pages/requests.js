@@ -1,7 +1,7 @@
 // The requests that run and the last ones, of all routers; and one: where its time went, and what was recorded of it.
 
 import { h, morph } from "../dom.js";
-import { count, moment, or, seconds, ticks, whole } from "../format.js";
+import { count, moment, or, seconds, ticks, whole, withCode } from "../format.js";
 import { cell, mark, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
 import { result, timeline, whyNowhere } from "../requests/timeline.js";
@@ -244,7 +244,9 @@ function list(root, { api, poll, announce, parameters }) {
         "div",
         {},
         mark("warn", `${count(all, "request", "requests")} in the last hour got a 401, or a 429 after many: `),
-        reasons.map(({ reason, requests: some }) => `${whole(some)} × ${reason || "other reasons"}`).join("; "),
+        withCode(
+          reasons.map(({ reason, requests: some }) => `${whole(some)} × ${reason || "other reasons"}`).join("; "),
+        ),
         ".",
       ),
       withAxes(
