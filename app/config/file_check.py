@@ -13,8 +13,9 @@ import yaml
 
 from app.config.base import ConfigError, path_of
 from app.config.loading import load_document, parse_yaml, read_text
-from app.config.meant import FORMER_ARGUMENTS, nearest, number_remedy, shown
+from app.config.meant import FORMER_ARGUMENTS, gpu_remedy, nearest, number_remedy, shown
 from app.config.reference import packages, schema
+from app.config.schema import Config
 
 _OWN = "deployments."
 """The package of this project's applications in an `import_path`."""
@@ -312,7 +313,8 @@ def _value_problem(error: Any) -> str:
         return f"expected a mapping with `kind` ({', '.join(sections)}), not {shown(value)}{meant}"
     if error.validator == "pattern":
         return f"expected {error.schema.get('description', f'what matches {error.validator_value}')}, not {value}"
-    meant = nearest(str(value), choices)
+    is_gpu = error.absolute_path[-1] == "accelerator_type" and isinstance(value, str)
+    meant = gpu_remedy(value, choices) if is_gpu else nearest(str(value), choices)
     if meant and len(choices) > _FEW:
         return f"{shown(value)} is not known{meant}"
     return f"expected {_expected(error.schema) or error.message}{_not(value, choices, _remedy(error))}"
@@ -338,7 +340,7 @@ def _remedy(error: Any) -> str:
     if '"boolean"' in kinds and str(value).lower() in ("true", "false", "yes", "no", "on", "off"):
         return " in quotes; leave them out"
     if '"integer"' not in kinds and '"number"' not in kinds:
-        return "; leave it out to take any GPU" if key == "accelerator_type" else ""
+        return ""
     remedy = number_remedy(value, key, is_whole='"number"' not in kinds, most=error.schema.get("maximum"))
     return " in quotes; leave them out" if remedy.endswith("without quotes") else remedy
 
@@ -397,6 +399,7 @@ def _elsewhere(name: str) -> str:
     if name in _PARTS_OF_SERVER:
         return "; it belongs into `http_options`"
     parts = [part for section, part in _PARTS.items() if name in packages()["$defs"][section]["properties"]]
+    parts += ["the router's `user_config`"] if name in Config.model_fields else []
     return f"; it belongs into {' or '.join(parts)}" if parts else ""
 
 

@@ -1,9 +1,12 @@
 """What a person means by a word or a number that a configuration does not take."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
+
+from app import misspellings
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -27,6 +30,14 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     names = {other: ours for ours in known for other in _OTHER_WORDS.get(ours, ())} | names
     close = get_close_matches(name.lower(), names, 1)
     return names[close[0]] if close and names[close[0]] != name else None
+
+
+def gpu_remedy(name: str, types: Iterable[str]) -> str:
+    """What to do about a name that is none of Ray's types of GPU, to append to a problem. Kubernetes' labels have the
+    type as one of their words: `NVIDIA-H100-80GB-HBM3`. Other names that are much alike are other GPUs."""
+    known, words = list(types), set(re.split(r"[^a-z0-9]+", name.lower()))
+    within = next((kind for kind in known if kind.lower() in words), None)
+    return question(within or misspellings.nearest(name, known)) or "; leave it out to take any GPU"
 
 
 _OTHER_WORDS: Mapping[str, Sequence[str]] = {
@@ -126,8 +137,8 @@ def number_remedy(value: object, key: str, *, is_whole: bool, most: float | None
             return ""
         moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
         return f"; write {moment.replace(tzinfo=moment.tzinfo or UTC).timestamp():.0f}, in Unix seconds"
-    if isinstance(value, float) and is_whole and most == 100 and 0 < value < 1:
-        return f"; write {100 * value:g}, in percent"
+    if isinstance(value, float) and is_whole and most == 100 and 0 < value < most:
+        return _percent_remedy(value)
     if not isinstance(value, str):
         return ""
     percent = value.strip().endswith("%")
@@ -144,6 +155,14 @@ def number_remedy(value: object, key: str, *, is_whole: bool, most: float | None
         return f"; write {written}, without quotes"
     has_unit = value.strip()[-1].isalpha() and (unit := _unit_of(key)) is not None
     return f"; write {written}{f', in {unit}' if has_unit else ''}"
+
+
+def _percent_remedy(value: float) -> str:
+    """Which whole percentage a number from 0 to 100 may mean: 0.5 is a half to one person, and 0.5 % to another."""
+    low, percent = math.floor(value), round(100 * value, 6)
+    if 0 < percent < 100 and percent == int(percent):
+        return f"; write {percent:g} for {percent:g} %, or {low + 1} for {value:g} %"
+    return f"; write {low} or {low + 1}, in percent"
 
 
 def shown(value: object) -> str:

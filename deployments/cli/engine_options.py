@@ -59,7 +59,7 @@ def engine_arguments(tokens: Sequence[str], own: Sequence[str] = ()) -> dict[str
     """
     known = packages()["$defs"]["EngineArguments"]["properties"]
     arguments: dict[str, Any] = {}
-    for option, values in _options(tokens):
+    for option, values in _options(tokens, own):
         name = _SHORT.get(option, option.lstrip("-").replace("-", "_"))
         negated = name.removeprefix("no_")
         if name not in known and negated in known and _is_switch(known[negated]):
@@ -82,7 +82,7 @@ def engine_arguments(tokens: Sequence[str], own: Sequence[str] = ()) -> dict[str
     return arguments
 
 
-def _options(tokens: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def _options(tokens: Sequence[str], own: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Each option with the values that follow it."""
     option, values = "", list[str]()
     for token in tokens:
@@ -92,7 +92,8 @@ def _options(tokens: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             option, equals, value = token.partition("=")
             values = [value] if equals else []
         elif not option:
-            raise _wrong(f"Got an unexpected '{token}'")
+            meant = f"; did you mean --{token}?" if f"--{token}" in own else ""
+            raise _wrong(f"Got an unexpected '{token}'{meant}")
         else:
             values.append(token)
     if option:

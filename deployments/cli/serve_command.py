@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from app.config.base import NO_NAME, ConfigError, is_name
-from app.config.meant import closest, nearest
+from app.config.meant import closest, gpu_remedy
 from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.cli.options import KEY_VARIABLE, CommandError, ExitCode, router_client
 from deployments.invocation import DEFAULT_FILE, argument, command
@@ -142,11 +142,12 @@ def _written(
     from deployments.cli.engine_options import engine_arguments
     from deployments.local.own_model import OwnModel, Variant, deployment_name, endpoint_name, name_of, tasks_of
 
+    differences = [_difference(text) for text in variants]  # first: `tokens` has what was left out of quotes
     arguments = _with_file(engine_arguments(tokens, _OWN))
     source, config, embeds = _model(target, ask_hub=name == "serve")
     model_id = name_of(source)
     endpoint = endpoint or endpoint_name(model_id)
-    others = [_variant(text, source, arguments) for text in variants]
+    others = [Variant(name, other or source, {**arguments, **own}) for name, other, own in differences]
     _require_names([other.name for other in others])
     first = deployment_name(model_id, [endpoint, *(other.name for other in others)])
     own = OwnModel(
@@ -247,10 +248,10 @@ def _described(folder: Path) -> tuple[Mapping[str, Any], bool]:
     return config if isinstance(config, dict) else {}, (folder / "modules.json").exists()
 
 
-def _variant(text: str, source: str, arguments: Mapping[str, Any]) -> Any:
-    """The variant of `NAME=WHAT`: what differs from the first. Raises CommandError."""
+def _difference(text: str) -> tuple[str, str | None, Mapping[str, Any]]:
+    """The name of a variant `NAME=WHAT`, its model if that differs from the first's, and the engine arguments that
+    differ. Raises CommandError."""
     from deployments.cli.engine_options import engine_arguments
-    from deployments.local.own_model import Variant
 
     name, equals, what = text.partition("=")
     try:
@@ -260,9 +261,14 @@ def _variant(text: str, source: str, arguments: Mapping[str, Any]) -> Any:
     if not (name and equals and words):
         shape = f"expected {_VARIANT} NAME=MODEL, or {_VARIANT} NAME='--engine-argument value'"
         raise CommandError(f"{_VARIANT} {text}: {shape}", ExitCode.USAGE)
-    if not words[0].startswith("-"):
-        source, _, _ = _model(words.pop(0), ask_hub=False)
-    return Variant(name, source, {**arguments, **_with_file(engine_arguments(words))})
+    source = None if words[0].startswith("-") else _model(words.pop(0), ask_hub=False)[0]
+    try:
+        return name, source, _with_file(engine_arguments(words))
+    except CommandError as error:
+        if error.message != f"{what} needs a value":
+            raise
+        quoted = f"put both in quotes: {_VARIANT} {name}='{what} VALUE'"  # else the shell parts them
+        raise CommandError(f"{error.message}; {quoted}", ExitCode.USAGE) from None
 
 
 def _with_file(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,8 +312,8 @@ def _placement(gpu: str | None) -> Any:
     (choices, _) = packages()["$defs"]["LLMConfig"]["properties"]["accelerator_type"]["anyOf"]
     known = {name.lower(): name for name in choices["enum"]}
     if gpu.lower() not in known:
-        near = nearest(gpu, known.values()) or "; leave it out to take any GPU"
-        raise CommandError(f"{_GPU} {gpu} is not a type that Ray knows{near}", ExitCode.USAGE)
+        remedy = gpu_remedy(gpu, known.values())
+        raise CommandError(f"{_GPU} {gpu} is not a type that Ray knows{remedy}", ExitCode.USAGE)
     return Placement("gpu", known[gpu.lower()], count)
 
 

@@ -96,6 +96,16 @@ MISTAKES: list[tuple[str, str, str]] = [
         f"{ENGINE}.accelerator_type: H10O is not known; did you mean H100?",
     ),
     (
+        "accelerator_config: {kind: cpu}",
+        "accelerator_type: NVIDIA-A100-SXM4-80GB",
+        f"{ENGINE}.accelerator_type: NVIDIA-A100-SXM4-80GB is not known; did you mean A100?",
+    ),
+    (
+        "accelerator_config: {kind: cpu}",
+        "accelerator_type: RTX-4090",
+        f"{ENGINE}.accelerator_type: RTX-4090 is not known; leave it out to take any GPU",
+    ),
+    (
         "min_replicas: 1  ",
         "min_replicas: 3  ",
         f"{REPLICAS}.autoscaling_config.min_replicas: 3 is more than max_replicas, 1; raise one or lower the other",
@@ -409,7 +419,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "smollm2-blue: 90,",
         "smollm2-blue: 90.5,",
-        "endpoints.chat.traffic.smollm2-blue: expected a whole number, not 90.5",
+        "endpoints.chat.traffic.smollm2-blue: expected a whole number, not 90.5; write 90 or 91, in percent",
     ),
     (
         "smollm2-green: 10}",
@@ -519,7 +529,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "{minilm: 100}",
         "{minilm: 0.9}",
-        "endpoints.embed.traffic.minilm: expected a whole number, not 0.9; write 90, in percent",
+        "endpoints.embed.traffic.minilm: expected a whole number, not 0.9; write 90 for 90 %, or 1 for 0.9 %",
     ),
     (
         "{app: smollm2-blue, model: SmolLM2-135M-Instruct}",
@@ -684,7 +694,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "accelerator_config: {kind: cpu}",
         "accelerator_type: RTX4090",
-        f"{ENGINE}.accelerator_type: expected one of *, not RTX4090; leave it out to take any GPU",
+        f"{ENGINE}.accelerator_type: RTX4090 is not known; leave it out to take any GPU",
     ),
     (
         "    route_prefix: /\n",
@@ -705,6 +715,11 @@ MISTAKES: list[tuple[str, str, str]] = [
         "max_replicas: 1    ",
         "max_replicas: 0    ",
         f"{REPLICAS}.autoscaling_config.max_replicas: expected more than 0, not 0",
+    ),
+    (
+        "applications:\n",
+        "experiments: {}\napplications:\n",
+        "experiments: unknown key; it belongs into the router's `user_config`",
     ),
     (
         "applications:\n",

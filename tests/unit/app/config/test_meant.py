@@ -1,5 +1,7 @@
 """A number with a unit, a separator or a percent sign is the number that a person means by it."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,15 @@ def test_a_number_with_a_unit_is_in_the_unit_of_its_key(number: int, space: str,
 @given(st.integers(0, 10**12))
 def test_separators_of_thousands_are_no_part_of_a_number(number: int) -> None:
     assert number_meant(f"{number:,}", "max_model_len") == number == number_meant(f"{number:_}", "max_model_len")
+
+
+@given(st.floats(0, 100, exclude_min=True, exclude_max=True))
+def test_a_part_of_the_traffic_is_mended_to_whole_percentages(share: float) -> None:
+    remedy = number_remedy(share, "blue", is_whole=True, most=100)
+    written = [int(number) for number in re.findall(r"(?:write|or) (\d+)(?= for|,| or)", remedy)]
+    assert len(written) == 2
+    assert all(0 <= percent <= 100 for percent in written)
+    assert any(abs(percent - share) <= 1 for percent in written)
 
 
 @given(st.text(max_size=12))

@@ -22,6 +22,7 @@ from deployments.cli.options import CommandError, ExitCode
         ("--tp 2", "--tp is neither *; did you mean --tensor-parallel-size?"),
         ("--ssl-keyfile k", "--ssl-keyfile is not an engine's argument: end TLS before the router"),
         ("extra --enforce-eager", "Got an unexpected 'extra'"),
+        ("variant a=b", "Got an unexpected 'variant'; did you mean --variant?"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_option(line: str, said: str) -> None:

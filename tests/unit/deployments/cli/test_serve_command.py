@@ -126,8 +126,18 @@ def test_a_type_of_gpu_is_written_in_rays_spelling() -> None:
         ("init My-Model --as a/b", "--as a/b: 'a/b' is no name", 2),
         ("init My-Model --as chat --variant chat=-tp=2", "--as chat: a deployment has the same name", 2),
         ("init My-Model --gpu H10O", "--gpu H10O is not a type that Ray knows; did you mean H100?", 2),
+        (
+            "init My-Model --gpu nvidia-h100-80gb",
+            "--gpu nvidia-h100-80gb is not a type that Ray knows; did you mean H100?",
+            2,
+        ),
         ("init My-Model --gpu banana", "--gpu banana is not a type that Ray knows; leave it out to take any GPU", 2),
         ("init My-Model --variant fp8", "--variant fp8: expected --variant NAME=MODEL, or ", 2),
+        (
+            "init My-Model --max-model-len 32k --variant fp8=--quantization fp8",
+            "--quantization needs a value; put both in quotes: --variant fp8='--quantization VALUE'",
+            2,
+        ),
         ("init My-Model --variant 'a=\"'", '--variant a=": No closing quotation', 2),
         ("init My-Model --variant router=-tp=2", "--variant router: the name is taken, it is another application's", 2),
         ("init My-Model --variant a=-tp=2 --variant a=-tp=4", "--variant a: the name is taken, two variants", 2),
