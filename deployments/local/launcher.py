@@ -251,7 +251,9 @@ def _start_ray(run: processes.Run, stop: threading.Event) -> None:
     except SystemExit:  # a SIGTERM arrived while Ray's own handler was installed
         stop.set()
     except Exception as error:  # noqa: BLE001  (Ray raises it bare, as where its own processes start too slowly)
-        raise LaunchError(f"Ray did not start: {error}") from None
+        is_slow = "timed out" in str(error)
+        hint = " The machine may be too busy: stop other programs, and start again." if is_slow else ""
+        raise LaunchError(f"Ray did not start: {error}{hint}") from None
     finally:
         handle_signals(stop)  # ray.init replaces the handlers
 
@@ -281,15 +283,16 @@ def _shut_down(run: processes.Run, routers: Sequence[str], stop: threading.Event
     Then every process that still carries the run's marker is ended.
     """
     if "ray" in sys.modules:
-        report("Stopping after the requests in progress; a second signal stops at once")
-        stop.clear()
-        thread = threading.Thread(target=_stop_serve, args=(routers,), daemon=True)
-        thread.start()
-        deadline = time.monotonic() + SHUTDOWN_S
-        while thread.is_alive() and _ray_is_alive() and time.monotonic() < deadline and not stop.wait(0.1):
-            pass
         import ray
 
+        if ray.is_initialized():
+            report("Stopping after the requests in progress; a second signal stops at once")
+            stop.clear()
+            thread = threading.Thread(target=_stop_serve, args=(routers,), daemon=True)
+            thread.start()
+            deadline = time.monotonic() + SHUTDOWN_S
+            while thread.is_alive() and _ray_is_alive() and time.monotonic() < deadline and not stop.wait(0.1):
+                pass
         ray.shutdown()
     processes.sweep(run.run_id)
 
@@ -304,11 +307,9 @@ def _ray_is_alive() -> bool:
 
 
 def _stop_serve(routers: Sequence[str]) -> None:
-    import ray
     from ray import serve as ray_serve
 
     with contextlib.suppress(Exception):  # the sweep follows in any case
-        if ray.is_initialized():
-            for name in routers:
-                ray_serve.delete(name)
-            ray_serve.shutdown()
+        for name in routers:
+            ray_serve.delete(name)
+        ray_serve.shutdown()

@@ -78,6 +78,7 @@ def test_a_ray_that_does_not_start_is_said_without_a_stack_trace(
     refused = launch("serve", str(config), "--port", str(free_port()), directory=tmp_path)
     assert refused.returncode == 1
     assert re.search(r"^Ray did not start: RAY_AUTH_TOKEN_PATH .*/gone", refused.stderr, re.MULTILINE)
+    assert "Stopping after" not in refused.stderr + refused.stdout
     assert "Traceback" not in refused.stderr
 
 
