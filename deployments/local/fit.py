@@ -283,7 +283,7 @@ def left_out(document: Mapping[str, Any]) -> Iterator[str]:
     """Warnings about what `switchyard serve` does not take from a valid configuration, and a cluster does."""
     for name, value in (document.get("http_options") or {}).items():
         if name not in ("host", "port") and (name, value) != ("keep_alive_timeout_s", KEEP_ALIVE_S):
-            yield f"http_options.{name}: only a cluster takes it; of these, `switchyard serve` takes `host` and `port`"
+            yield f"http_options.{name}: only a cluster takes it; a local run takes `host` and `port` of these"
 
 
 def memory_misfits(document: Mapping[str, Any], folders: Mapping[str, Path], gpus: Sequence[Gpu]) -> Iterator[str]:

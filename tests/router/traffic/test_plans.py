@@ -27,6 +27,7 @@ from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
 
+SEND_EVERY_S = 0.05
 TRAFFIC = "/api/endpoints/chat/traffic"
 ANY = {"if-match": "*"}
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
@@ -59,6 +60,7 @@ class PlanRig:
                 random=Random(number),
                 control=self.control,
                 controller=self.controller,
+                send_every_s=SEND_EVERY_S,
             )
             for number in range(2)
         ]
@@ -92,8 +94,11 @@ class PlanRig:
         return self.call("PUT", TRAFFIC, key, json=document, headers={"if-match": tag} if tag else {}, **more)
 
     def change(self, **document: Any) -> dict[str, Any]:
+        """Changes the plan, and waits until new conversations follow it: routers that know of each other keep to the
+        weights before until all have the new ones."""
         answer = self.put(document)
         assert answer.status_code == 200, answer.text
+        time.sleep(4 * SEND_EVERY_S)
         shown: dict[str, Any] = answer.json()
         return shown
 
