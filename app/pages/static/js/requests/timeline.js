@@ -21,7 +21,7 @@ export function result({ status, error, moves, running = false }) {
 
 /** @type {Record<string, string>} */
 const NOWHERE = {
-  not_found: "there is none of the name that it asked for",
+  not_found: "no endpoint has this name",
   forbidden: "its caller may not use what it asked for",
   limit_exceeded: "it was over a limit before it was read",
   too_large: "it was too large to be read",
