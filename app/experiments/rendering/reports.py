@@ -108,7 +108,7 @@ def document(report: Report, acting: AutomationStatus | None = None, actions: Se
     if report.service:
         yield Heading("About the service")
         yield Bullets(report.service)
-    if acting is not None and not (report.is_empty and acting.state == "running"):
+    if acting is not None and (acting.state != "running" or not report.is_empty or [*_ways_on(report, acting)]):
         yield from acting_blocks(report, acting, actions)
     yield Paragraph([_standing(report, acting)])
     if report.is_empty:
