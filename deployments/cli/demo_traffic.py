@@ -18,6 +18,7 @@ from statistics import median
 
 import aiohttp
 
+from app.aio import run_in_background
 from app.routing.traffic import DEPLOYMENT_HEADER
 from deployments.cli.options import CommandError, ExitCode, table
 
@@ -133,9 +134,11 @@ class TrafficSender:
         """Sends every question at its time, then waits for the last answers. Ends early at an answer that all further
         questions would get, too."""
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
-            waiting: set[asyncio.Task[None]] = set()
-            progress = asyncio.create_task(self._report_progress(waiting))
+        waiting: set[asyncio.Task[None]] = set()
+        async with (
+            aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session,
+            run_in_background(self._report_progress(waiting)),
+        ):
             due = time.monotonic()
             for question in questions(self._plan):
                 due += question.after_s
@@ -150,7 +153,6 @@ class TrafficSender:
                 waiting.add(task)
                 task.add_done_callback(waiting.discard)
             await asyncio.gather(*waiting)
-            progress.cancel()
 
     async def _report_progress(self, waiting: Sized) -> None:
         started = time.monotonic()
