@@ -6,9 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from deployments.cli.experiments_deciding import decide, watch
-from deployments.cli.experiments_options import AsJson, Format, Ledger, Metric, Name, Treatment
-from deployments.cli.options import CommandError, ExitCode, Key, Url, router_client
+from deployments.cli.experiments_decisions import decide, watch
+from deployments.cli.options import (
+    AsJson,
+    CommandError,
+    ExitCode,
+    Format,
+    Key,
+    Ledger,
+    Metric,
+    Name,
+    Treatment,
+    Url,
+    experiment_path,
+    router_client,
+)
 from deployments.invocation import pasteable
 
 if TYPE_CHECKING:
@@ -58,9 +70,9 @@ def report(
       switchyard experiments report no-prefix-cache --format markdown > report.md
       switchyard experiments report no-prefix-cache --ledger .run/ledger --at 2026-11-12T16:00
     """
-    from deployments.cli.experiments_client import check_of, path_of
+    from deployments.cli.experiments_client import check_of
 
-    path = path_of(name, "/report")
+    path = experiment_path(name, "/report")
     source = _source(url, key, ledger, at)
     shown = _shown(source.ask("GET", path, {"format": form}), form, url)
     decision = json.loads(shown if form == "json" else source.ask("GET", path))["decision"] if check else ""
@@ -87,10 +99,8 @@ def history(
     Example:
       switchyard experiments history no-prefix-cache --metric ttft
     """
-    from deployments.cli.experiments_client import path_of
-
     query = _given(format=form, metric=metric, treatment=treatment)
-    _print(_source(url, key, ledger).ask("GET", path_of(name, "/history"), query))
+    _print(_source(url, key, ledger).ask("GET", experiment_path(name, "/history"), query))
 
 
 @app.command()
@@ -116,10 +126,8 @@ def planner(
       switchyard experiments planner no-prefix-cache
       switchyard experiments planner no-prefix-cache --metric ttft --effect 0.03 --power 0.9
     """
-    from deployments.cli.experiments_client import path_of
-
     query = _given(format=form, metric=metric, effect=effect, power=power, treatment=treatment)
-    _print(_source(url, key, ledger).ask("GET", path_of(name, "/planner"), query))
+    _print(_source(url, key, ledger).ask("GET", experiment_path(name, "/planner"), query))
 
 
 @app.command()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
 
 from app.errors import BadRequest
 from app.experiments.analysis.analysis import Analysis
@@ -21,7 +20,7 @@ from app.experiments.api import Answers
 from app.experiments.contract.questions import unix_seconds
 from app.experiments.recorded import RecordedLedger
 from app.experiments.storage.store import StoreError
-from deployments.cli.options import CommandError, ExitCode, table
+from deployments.cli.options import CommandError, ExitCode, experiment_path, table
 
 if TYPE_CHECKING:
     from app.exposures.controller_client import Answer
@@ -56,14 +55,9 @@ class Directory:
         return answer.body
 
 
-def path_of(name: str, what: str = "") -> str:
-    """The path of an experiment, or of something about it."""
-    return f"/experiments/{quote(name, safe='')}{what}"
-
-
 def false_verdicts(source: Source, name: str, runs: int, form: str) -> bytes:
     """Starts A/A runs, waits until they are done, and returns them in a format. Raises CommandError if they fail."""
-    path = path_of(name, "/aa")
+    path = experiment_path(name, "/aa")
     source.ask("POST", path, body={"runs": runs})
     while (state := _state(source.ask("GET", path))) == "running":
         time.sleep(_POLL_S)

@@ -1,16 +1,27 @@
-"""Decisions about an experiment: the present state, the effect of a decision, and the decision itself.
+"""`switchyard experiments decide`: the present state, the effect of a decision, and the decision itself.
 
-The events of a running server, as they happen: one line each.
+`switchyard experiments watch`: the events of a running server, as they happen, one line each.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import typer
 
 from app.moments import shown
-from deployments.cli.experiments_client import path_of
-from deployments.cli.options import CommandError, ExitCode, RouterClient
+from deployments.cli.options import (
+    AsJson,
+    CommandError,
+    ExitCode,
+    Key,
+    Name,
+    RouterClient,
+    Url,
+    experiment_path,
+    router_client,
+)
 from deployments.invocation import command
 
 Summary = Mapping[str, Any]
@@ -21,9 +32,70 @@ _CAREFUL = ("pause", "rollback", "stop")
 """
 
 
+def decide(
+    name: Name,
+    action: Annotated[
+        Literal["promote", "advance", "pause", "resume", "rollback", "stop"],
+        typer.Argument(metavar="ACTION", help="promote, advance, pause, resume, rollback or stop."),
+    ],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the journal.")],
+    treatment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which one to promote, if there are several.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Decide about an experiment, as a manager.
+
+    Shows the present state and the decision's effect, and asks for confirmation. If the experiment has changed
+    meanwhile, nothing is done; with --yes, pause, rollback and stop are done all the same. To promote a treatment
+    that the report does not say to ship, type its name; with --yes, give it as --treatment.
+
+    \b
+    Actions:
+      promote   a treatment gets all the traffic that the holdout leaves, and it is over
+      advance   the ramp's next step, without waiting for it
+      pause     no step is taken until it is resumed; the traffic stays
+      resume    it continues
+      rollback  control gets the treatments' traffic at once, and a ramp pauses
+      stop      nothing acts on it any more; the traffic stays
+
+    \b
+    Examples:
+      switchyard experiments decide no-prefix-cache pause --reason "users complain"
+      switchyard experiments decide no-prefix-cache promote --reason "faster, as good" --yes
+    """
+    client = router_client(url, key)
+    summary = seen(client, name)
+    typer.echo(described(summary), err=True)
+    moves = foreseen(client, summary, action, reason, treatment)
+    typer.echo(f"{action}: {consequence(summary, action, treatment)}", err=True)
+    if moves:
+        typer.echo(moves, err=True)
+    unready = doubted(summary, treatment) if action == "promote" else None
+    if unready is not None:
+        typer.echo(f"{unready} {doubt(summary, unready)}", err=True)
+        if yes and treatment is None:
+            raise CommandError(f"No decision was made. To promote it all the same: add --treatment {unready}")
+    if not (yes or _confirmed(unready)):
+        raise CommandError("No decision was made. Without a terminal: add --yes")
+    typer.echo(described(decided(client, summary, action, reason, treatment, anyway=yes)))
+
+
+def _confirmed(name: str | None) -> bool:
+    """Asks, or has `name` typed."""
+    try:
+        if name is not None:
+            return bool(typer.prompt(f"Type {name} to promote it", err=True) == name)
+        return typer.confirm("Do it?", err=True)
+    except typer.Abort:  # no terminal to ask on
+        return False
+
+
 def seen(client: RouterClient, name: str) -> Summary:
     """The experiment as it is. Raises CommandError, also if nothing acts on it."""
-    summary: Summary = json.loads(client.ask("GET", path_of(name)))
+    summary: Summary = json.loads(client.ask("GET", experiment_path(name)))
     if summary["acting"] is None:
         raise CommandError(f"Nothing acts on '{name}': it is an A/A test, or its state is {summary['state']}")
     return summary
@@ -94,7 +166,7 @@ def _decision(summary: Summary, treatment: str) -> str:
 def foreseen(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> str:
     """The traffic that the decision moves, a line each; empty if it moves none now. Raises CommandError if it is not
     applicable."""
-    path = path_of(summary["experiment"], "/decision")
+    path = experiment_path(summary["experiment"], "/decision")
     answer = json.loads(client.ask("POST", path, {"dry_run": "true"}, _body(action, reason, treatment)))
     if answer["before"] == answer["after"]:
         return ""
@@ -111,7 +183,7 @@ def _body(action: str, reason: str, treatment: str | None) -> dict[str, str]:
     return {"action": action, "reason": reason} | ({"treatment": treatment} if treatment is not None else {})
 
 
-def decide(
+def decided(
     client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None, *, anyway: bool
 ) -> Summary:
     """Makes the decision if the experiment is still as it was `seen`; `anyway`: makes a decision that adds no traffic
@@ -119,7 +191,7 @@ def decide(
 
     Raises CommandError.
     """
-    path, body = path_of(summary["experiment"], "/decision"), _body(action, reason, treatment)
+    path, body = experiment_path(summary["experiment"], "/decision"), _body(action, reason, treatment)
     tag = "*" if anyway and action in _CAREFUL else str(summary["acting"]["revision"])
     made: Summary = json.loads(client.ask("POST", path, body=body, tag=tag))
     return made
@@ -133,6 +205,39 @@ def _share(summary: Summary) -> str:
 
 def _names(treatments: list[str]) -> str:
     return " and ".join(treatments)
+
+
+def watch(
+    name: Annotated[
+        str | None, typer.Argument(metavar="EXPERIMENT", help="Only this one, and its endpoint's plans. Default: all.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="First what happened since a date, a time (UTC), Unix seconds.")
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Follow what happens, until Ctrl-C.
+
+    Prints verdicts, alarms, stops, steps, decisions and plans.
+
+    \b
+    Examples:
+      switchyard experiments watch
+      switchyard experiments watch no-prefix-cache --since 2026-11-12
+    """
+    from deployments.cli.experiments_client import moment
+
+    client = router_client(url, key)
+    endpoint = json.loads(client.ask("GET", experiment_path(name)))["endpoint"] if name is not None else ""
+    begin = str(moment(since, "--since")) if since is not None else None
+    try:
+        for event in follow(client, begin, lambda text: typer.echo(text, err=True)):
+            if name is None or is_about(event, name, endpoint):
+                typer.echo(json.dumps(event) if as_json else line_of(event))
+    except KeyboardInterrupt:
+        return
 
 
 RETRY_S = 2.0

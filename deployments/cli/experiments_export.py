@@ -31,8 +31,8 @@ from app.experiments.storage.directory import read_entries
 from app.experiments.storage.store import StoreError, open_store
 from app.private_files import open_new
 from app.request_recordings.recorder import RecordedRequest
-from deployments.cli.experiments_client import open_directory, path_of
-from deployments.cli.options import CommandError, ExitCode, RouterClient
+from deployments.cli.experiments_client import open_directory
+from deployments.cli.options import CommandError, ExitCode, RouterClient, experiment_path
 
 Exposures = Callable[[Selection, ExposureFormat], Iterator[bytes]]
 """The source of exposures: yields the bytes of a file of them. Raises CommandError."""
@@ -179,7 +179,7 @@ def run(wanted: ReplayOptions, router: RouterClient, key: str | None, form: str)
             raise _refused(error) from None
         except (StoreError, ConfigError) as error:
             raise CommandError(f"The replay cannot be made: {error}") from None
-        return open_directory(directory, at=None).ask("GET", path_of(name, "/report"), {"format": form})
+        return open_directory(directory, at=None).ask("GET", experiment_path(name, "/report"), {"format": form})
 
 
 def _chosen(wanted: ReplayOptions) -> list[RecordedRequest]:

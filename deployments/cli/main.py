@@ -6,20 +6,19 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from deployments.cli import demo, experiments, operators
-from deployments.cli.audit_command import audit
+from deployments.cli import demo, experiments, keys, operators
+from deployments.cli.audit import audit
 from deployments.cli.operators import doctor, mirror
 from deployments.cli.options import KEY_VARIABLE, CommandError, ExitCode, Key, Url, router_client
-from deployments.cli.serve_command import ENGINE_OPTIONS, Port, init, serve
-from deployments.cli.traffic_command import traffic
-from deployments.invocation import DEFAULT_FILE, argument, command, make, missing, pasteable, program
+from deployments.cli.serve import ENGINE_OPTIONS, Port, init, serve
+from deployments.cli.traffic import traffic
+from deployments.invocation import DEFAULT_FILE, make, missing, pasteable, program
 
 HELP = """Serve language models behind many providers' APIs, with traffic split between model variants.
 
@@ -47,8 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-keys_app = typer.Typer(help="API keys for callers.", rich_markup_mode=None)
-app.add_typer(keys_app, name="keys")
+app.add_typer(keys.app, name="keys")
 app.add_typer(demo.app, name="demo")
 app.add_typer(operators.app, name="k8s")
 app.add_typer(experiments.app, name="experiments")
@@ -392,134 +390,3 @@ def weights(
             typer.echo(folder_of(source, volume))
     if failed:
         raise CommandError(f"not fetched: {', '.join(failed)}")
-
-
-Count = Annotated[int | None, typer.Option(min=1)]
-
-
-@keys_app.command("create")
-def create(
-    name: Annotated[str, typer.Option(help="Who gets the key: for logs and limits.")],
-    file: Annotated[Path | None, typer.Option(metavar="FILE", help="The keys file; the record is appended.")] = None,
-    endpoint: Annotated[
-        list[str] | None, typer.Option(help="An endpoint that it may use; repeatable. Default: all.")
-    ] = None,
-    expires: Annotated[str | None, typer.Option(metavar="WHEN", help="A date, a time, or days: 90d.")] = None,
-    prefix: Annotated[str, typer.Option(help="What the key starts with, such as dapi or flp_.")] = "sk-sy-",
-    group: Annotated[
-        str | None, typer.Option(help="The group that experiments count it in, one of `access.groups`.")
-    ] = None,
-    requests_per_minute: Count = None,
-    tokens_per_minute: Count = None,
-    concurrent_requests: Count = None,
-) -> None:
-    """Create an API key and print it, once.
-
-    Only a line with its hash is stored, in the keys file. A lost key cannot be recovered: create another.
-
-    \b
-    Examples:
-      switchyard keys create --name team-search --file keys.yaml --expires 90d
-      switchyard keys create --name team-search --endpoint chat --tokens-per-minute 20000
-    """
-    from deployments.cli.operators import create_key, expiry
-
-    numbers = {
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-        "concurrent_requests": concurrent_requests,
-    }
-    created = create_key(
-        name,
-        file,
-        prefix=prefix,
-        endpoints=endpoint or [],
-        expires=expiry(expires, datetime.now(UTC)) if expires is not None else None,
-        limits={limit: number for limit, number in numbers.items() if number is not None},
-        group=group,
-    )
-    typer.echo(created.key)
-    if file is not None:
-        typer.echo(f"The key is shown only this once; {file} has its hash, under the id {created.record_id}.", err=True)
-        return
-    typer.echo(created.line, nl=False)
-    typer.echo("The first line is the key, shown only this once; add the second line to the keys file.", err=True)
-
-
-@keys_app.command("rotate")
-def rotate(
-    name: Annotated[str, typer.Option(help="Whose key it is, as in the file.")],
-    file: Annotated[Path, typer.Option(metavar="FILE", help="The keys file; the record is changed in place.")],
-    overlap: Annotated[
-        str, typer.Option(metavar="WHEN", help="Until when the old key works, too: a date, a time, or days; 0d: not.")
-    ] = "7d",
-    expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="The new key's end. Default: as the old one's.")
-    ] = None,
-    prefix: Annotated[str, typer.Option(help="What the key starts with, such as dapi or flp_.")] = "sk-sy-",
-) -> None:
-    """Replace an API key and print the new one, once.
-
-    Both keys are valid during the overlap, and are the same caller: with one id, the same endpoints, limits and rights.
-    `keys list` says when each of them was used last.
-
-    \b
-    Example:
-      switchyard keys rotate --name team-search --file keys.yaml --overlap 14d
-    """
-    from app.moments import shown
-    from deployments.cli.operators import expiry, rotate_key
-
-    now = datetime.now(UTC)
-    key, end = rotate_key(
-        name,
-        file,
-        prefix=prefix,
-        until=now if overlap == "0d" else expiry(overlap, now, "--overlap"),
-        expires=expiry(expires, now) if expires is not None else None,
-        now=now,
-    )
-    typer.echo(key)
-    old = f"the old key works until {shown(end.timestamp())}" if end is not None else "the old key has ended"
-    typer.echo(f"The key is shown only this once; {old}.", err=True)
-
-
-@keys_app.command("list")
-def list_keys(url: Url = None, key: Key = None) -> None:
-    """Show when each API key ends, and when it was used last.
-
-    For managers and viewers. One router answers, and knows only what it has served since it started.
-
-    \b
-    Example:
-      switchyard keys list --url https://models.example.com
-    """
-    from deployments.cli.operators import NO_KEYS, keys_of, keys_table
-    from deployments.local import processes
-
-    if keys := keys_of(router_client(url, key)):
-        typer.echo(keys_table(keys))
-        return
-    typer.echo(NO_KEYS, err=True)
-    if url is None:
-        config = argument(Path(processes.running().config))
-        typer.echo(f"The file is {config}; to apply a change: {command(f'deploy {config}')}", err=True)
-
-
-@keys_app.command("internal")
-def internal() -> None:
-    """Print the internal keys for a cluster's Secret.
-
-    The master, for routers and the controller, and the key derived from it that engines verify: a new pair, or the one
-    of the masters in the variable SWITCHYARD_INTERNAL_KEY, where several are separated by commas.
-
-    \b
-    Examples:
-      switchyard keys internal
-      SWITCHYARD_INTERNAL_KEY=old,new switchyard keys internal
-    """
-    from app.internal_api import INTERNAL_KEY_VARIABLE
-    from deployments.cli.operators import internal_keys
-
-    for line in internal_keys(os.environ.get(INTERNAL_KEY_VARIABLE)):
-        typer.echo(line)

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
@@ -18,9 +18,6 @@ import typer
 from app.config.base import is_loopback
 from deployments.invocation import URL_VARIABLE, command, pasteable
 from deployments.local.processes import explained
-
-if TYPE_CHECKING:
-    pass
 
 KEY_VARIABLE = "SWITCHYARD_API_KEY"
 """The key of commands that name none."""
@@ -35,11 +32,21 @@ Key = Annotated[
     str | None,
     typer.Option(envvar=KEY_VARIABLE, metavar="KEY", help="An API key, if the server requires one."),
 ]
+Format = Annotated[Literal["text", "markdown", "json"], typer.Option("--format", help="How it is printed.")]
+Ledger = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Read a ledger's directory (or s3://, gs://, abfs://), without a server."),
+]
+Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment, as in the configuration.")]
+Metric = Annotated[
+    str | None, typer.Option(metavar="METRIC", help="As in the report: ttft, ttft.p95. Default: the first primary.")
+]
+Treatment = Annotated[str | None, typer.Option(metavar="NAME", help="Default: the first treatment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
 def router_client(url: str | None, key: str | None) -> "RouterClient":
     """The router at `url`, or of this installation's run."""
-
     if url is not None:
         return RouterClient(url, key)
     from deployments.local import processes
@@ -75,6 +82,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def experiment_path(name: str, what: str = "") -> str:
+    """The path of an experiment below ``/api``, or of something about it."""
+    return f"/experiments/{quote(name, safe='')}{what}"
 
 
 # Contract: https://docs.databricks.com/api/workspace/servingendpoints; `app.server.databricks_management` serves it.

@@ -1,7 +1,10 @@
-"""An endpoint's traffic split: read it, plan a change, make the change and wait until every router has it.
+"""`switchyard traffic`: show an endpoint's split, plan a change, make it and wait until every router has it.
 
-- Plans of an endpoint's traffic for the command line: temporary changes, dry runs, history, rollback.
-- Running ramps that a change of the traffic would undo, be it by a delivered file or by hand.
+- Plans of an endpoint's traffic: temporary changes, dry runs, history, rollback.
+- What delivering a file changes in what runs, which `deploy` and `check` say, too.
+- Running ramps that a change of the traffic would undo.
+
+What reads configurations or the local run is imported where it is used, so that `--help` is instant.
 """
 
 import json
@@ -10,22 +13,27 @@ import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from app.config.base import ConfigError
-from app.config.loading import load, superseded
-from app.config.schema import Config, parse
-from app.control_plane import with_traffic
 from app.moments import shown
-from deployments.cli.options import CommandError, ExitCode, RouterClient, table
-from deployments.local import dashboard, processes
-from deployments.local.processes import LaunchError
-from deployments.local.readiness import DELIVERY_S
+from deployments.cli.options import CommandError, ExitCode, Key, RouterClient, Url, router_client, table
+
+if TYPE_CHECKING:
+    from app.config.schema import Config
+
+_USAGE = "Name shares (with --dry-run, --ttl, --reason), --history, or --rollback (with --reason); one at a time"
 
 POLL_S = 0.5
 
 Shares = Mapping[str, int]
 """Deployment name to percentage."""
+
+
+Plan = Mapping[str, Any]
+"""An endpoint's traffic, as `GET /api/endpoints/{endpoint}/traffic` returns it."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,101 @@ class SplitChange:
     def table(self) -> str:
         """The change for a terminal."""
         return _table(self.endpoint, {name: f"{self.before[name]} % → {share} %" for name, share in self.after.items()})
+
+
+def traffic(
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint, as in the configuration.")],
+    shares: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=SHARE", help="Percentages, sum 100; one left out gets 0."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, change nothing.")] = False,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Restore the previous split after this time: 90s, 30m, 1h, 2d.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why, for the history.")] = None,
+    history: Annotated[bool, typer.Option("--history", help="Print every plan that the endpoint has had.")] = False,
+    rollback: Annotated[
+        int | None, typer.Option(metavar="GENERATION", min=0, help="Make the split of an earlier plan again.")
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Show an endpoint's split, or change it live.
+
+    Returns when every router has the change. The configuration file stays as it is: the next deploy restores its split.
+
+    \b
+    Examples:
+      switchyard traffic chat
+      switchyard traffic chat smollm2-blue=50 smollm2-green=50
+      switchyard traffic chat smollm2-green=100 --dry-run
+      switchyard traffic chat smollm2-green=100 --ttl 1h --reason "load test"
+      switchyard traffic chat --history
+      switchyard traffic chat --rollback 3
+    """
+    actions = [bool(shares), history, rollback is not None]
+    if sum(actions) > 1 or (not shares and (dry_run or ttl)) or (reason and not shares and rollback is None):
+        raise CommandError(_USAGE, ExitCode.USAGE)
+    wanted = parse_shares(shares) if shares else None
+    ttl_s = seconds(ttl) if ttl is not None else None
+    client = router_client(url, key)
+    if history:
+        typer.echo(history_table(client.traffic("GET", endpoint, "/history")["plans"]))
+        return
+    before = current(client, endpoint)
+    present = client.traffic("GET", endpoint)
+    _warn_of_ramps(client, endpoint, is_change=wanted is not None or rollback is not None)
+    if rollback is not None:
+        change = _rolled_back(client, present, before, rollback, reason)
+    elif wanted is None:
+        _show(endpoint, before, present)
+        return
+    else:
+        change = split_change(endpoint, before, wanted)
+        if dry_run:
+            check(client, change, local=url is None)
+            _show_dry_run(client, present, change, document(present, change, ttl_s, reason))
+            return
+        client.traffic("PUT", endpoint, body=document(present, change, ttl_s, reason), tag=present["plan"])
+        change = delivered(client, change)
+    typer.echo(change.table())
+    typer.echo(f"Every router has it. {_restored(ttl)}", err=True)
+
+
+def _restored(ttl: str | None) -> str:
+    if ttl is not None:
+        return f"After {ttl}, the previous split is restored."
+    return "The next deploy restores the split of the configuration file."
+
+
+def _show(endpoint: str, shares: Shares, present: Plan) -> None:
+    typer.echo(split_table(endpoint, shares))
+    if (text := described(present)) is not None:
+        typer.echo(text, err=True)
+
+
+def _show_dry_run(client: RouterClient, present: Plan, change: SplitChange, document: Mapping[str, Any]) -> None:
+    moves = moves_of(client, present, document)
+    typer.echo(change.table())
+    if moves is not None:
+        typer.echo(moves)
+    typer.echo("Dry run: nothing is changed.", err=True)
+
+
+def _rolled_back(
+    client: RouterClient, present: Plan, before: Shares, generation: int, reason: str | None
+) -> SplitChange:
+    """Restores the split of an earlier plan; returns the change as it is in force."""
+    body = {"generation": generation, "reason": reason}
+    endpoint = present["endpoint"]
+    made = client.traffic("POST", endpoint, "/rollback", body=body, tag=present["plan"])
+    return delivered(client, split_change(endpoint, before, made["weights"]))
+
+
+def _warn_of_ramps(client: RouterClient, endpoint: str, *, is_change: bool) -> None:
+    for name in ramps_of(client, endpoint) if is_change else ():
+        typer.echo(f"warning: the ramp of '{name}' moves this traffic; a change by hand pauses it", err=True)
 
 
 def split_table(endpoint: str, shares: Shares) -> str:
@@ -77,18 +180,25 @@ def current(client: RouterClient, endpoint: str) -> dict[str, int]:
     return {route["served_entity_name"]: route["traffic_percentage"] for route in routes}
 
 
-def plan(endpoint: str, before: Shares, wanted: Shares) -> SplitChange:
+def split_change(endpoint: str, before: Shares, wanted: Shares) -> SplitChange:
     """The change from `before` to `wanted`: a deployment that `wanted` leaves out gets 0."""
     names = dict.fromkeys([*before, *wanted], 0)
     return SplitChange(endpoint, {**names, **before}, {**names, **wanted})
 
 
-def check(client: RouterClient, change: SplitChange, config: Mapping[str, object] | None) -> None:
-    """Raises CommandError if the router would reject the change. `config`: its whole configuration, if it is known.
-
-    Without it only the deployments that some endpoint has are known.
+def check(client: RouterClient, change: SplitChange, *, local: bool) -> None:
+    """Raises CommandError if the router would reject the change. `local`: it is that of this installation's run, whose
+    whole configuration can be read; of another one, only the deployments that some endpoint has are known.
     """
+    config = None
+    if local:
+        from deployments.local import dashboard, processes
+
+        config = dashboard.read(processes.running()).router_config
     if config is not None:
+        from app.config.schema import parse
+        from app.control_plane import with_traffic
+
         try:
             parse(with_traffic(config, change.endpoint, change.after))
         except (ConfigError, KeyError) as error:
@@ -104,6 +214,8 @@ def delivered(client: RouterClient, change: SplitChange) -> SplitChange:
     """Waits for a change that was made, and returns it as it is in force once every router replica has it. Raises
     CommandError.
     """
+    from deployments.local.readiness import DELIVERY_S
+
     deadline = time.monotonic() + DELIVERY_S
     while (state := client.endpoint(change.endpoint)["state"]["config_update"]) != "NOT_UPDATING":
         if state == "UPDATE_FAILED":
@@ -112,13 +224,10 @@ def delivered(client: RouterClient, change: SplitChange) -> SplitChange:
             late = f"Not every router has the change after {DELIVERY_S:.0f} s"
             raise CommandError(f"{late}. Check with: {client.command('status')}", ExitCode.UNREACHABLE)
         time.sleep(POLL_S)
-    return plan(change.endpoint, change.before, current(client, change.endpoint))
+    return split_change(change.endpoint, change.before, current(client, change.endpoint))
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-Plan = Mapping[str, Any]
-"""An endpoint's traffic, as `GET /api/endpoints/{endpoint}/traffic` returns it."""
 
 
 def seconds(text: str) -> int:
@@ -133,11 +242,6 @@ def document(plan: Plan, change: SplitChange, ttl_s: int | None, reason: str | N
     """The change as a whole plan: the overrides of `plan` stay."""
     named = {"weights": dict(change.after), "overrides": list(plan["overrides"])}
     return {**named, "ttl_s": ttl_s, "reason": reason}
-
-
-def put(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> Plan:
-    """Makes the plan `wanted` if `plan` is still the present one. Raises CommandError."""
-    return client.traffic("PUT", plan["endpoint"], body=wanted, tag=plan["plan"])
 
 
 def moves_of(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> str | None:
@@ -199,6 +303,9 @@ class FileChanges:
 
 def changes_of(file: Path) -> FileChanges:
     """Empty if the file is invalid, or if nothing runs."""
+    from app.config.loading import load, superseded
+    from deployments.local.processes import LaunchError
+
     try:
         wanted, applied = load(file), _applied()
     except (ConfigError, LaunchError):
@@ -206,7 +313,7 @@ def changes_of(file: Path) -> FileChanges:
     if applied is None:
         return FileChanges(starting=starting(wanted))
     splits = [
-        plan(name, applied.endpoints[name].traffic, endpoint.traffic)
+        split_change(name, applied.endpoints[name].traffic, endpoint.traffic)
         for name, endpoint in wanted.endpoints.items()
         if name in applied.endpoints
     ]
@@ -217,13 +324,16 @@ def changes_of(file: Path) -> FileChanges:
     )
 
 
-def _applied() -> Config | None:
+def _applied() -> "Config | None":
     """The router's configuration that runs. Raises ConfigError and LaunchError."""
+    from app.config.schema import parse
+    from deployments.local import dashboard, processes
+
     applied = dashboard.read(processes.running()).router_config
     return parse(applied) if applied is not None else None
 
 
-def starting(wanted: Config, running: Container[str] = ()) -> list[str]:
+def starting(wanted: "Config", running: Container[str] = ()) -> list[str]:
     """The experiments of a configuration that run with it at once, without those that are `running` already."""
     return [
         name

@@ -15,7 +15,7 @@ from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.questions import Action
 from app.experiments.contract.report import AutomationStatus
 from app.routing import rules
-from deployments.cli import experiments_deciding, experiments_decisions
+from deployments.cli import experiments_decisions
 from deployments.cli.main import main
 from deployments.cli.options import ExitCode
 from deployments.invocation import command
@@ -92,7 +92,7 @@ def test_without_confirmation_no_decision_is_made(running: DecidingCommand, monk
     assert (code, out.strip()) == (ExitCode.WRONG, "")
     assert shown.endswith("No decision was made. Without a terminal: add --yes\n")
     for answer, decided in ((False, 0), (True, 1)):
-        monkeypatch.setattr(experiments_deciding, "_confirmed", lambda _, answer=answer: answer)
+        monkeypatch.setattr(experiments_decisions, "_confirmed", lambda _, answer=answer: answer)
         running.decide("pause")
         assert len(running.controller.decisions) == decided
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deployments.cli.demo_traffic import DemoTraffic, TrafficSender, questions
+from deployments.cli.demo import DemoTraffic, TrafficSender, questions
 from deployments.cli.main import main
 from deployments.cli.options import ExitCode
 from tests.support.processes.servers import serve
