@@ -29,7 +29,7 @@ _LONG_LIST, _ITEMS = 64, 4096
 _LONGEST_JOIN = 2 * 1024 * 1024
 """Bytes. Joining takes half a millisecond per MiB of memory, and a text may take four times its bytes."""
 
-_QUOTE, _BACKSLASH = b'"'[0], b"\\"[0]
+_QUOTE = b'"'[0]
 _SHORT = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _IN_TEXT = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _CHARACTERS = re.compile(

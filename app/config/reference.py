@@ -14,7 +14,7 @@ from typing import Any
 from app.config.schema import Config
 from app.markdown import with_part
 
-_APPLICATION, _DEPLOYMENT, _FILE = "ServeApplicationSchema", "DeploymentSchema", "ServeDeploySchema"
+_APPLICATION, _FILE = "ServeApplicationSchema", "ServeDeploySchema"
 """Ray Serve's names of the file's parts."""
 
 

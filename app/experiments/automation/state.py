@@ -10,7 +10,6 @@ from typing import Any, Literal
 import msgspec
 
 from app.config.experiments import Experiment, Ramp
-from app.config.schema import Config
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Cause, Report, Verdict
 from app.experiments.rendering import words
@@ -126,11 +125,6 @@ class Interventions(msgspec.Struct, frozen=True):
 def author_of(name: str) -> str:
     """The author that plans made by an experiment carry."""
     return f"experiment {name}"
-
-
-def traffic_of(config: Config, name: str) -> Mapping[str, int]:
-    """The traffic of an experiment's endpoint."""
-    return config.endpoints[config.experiments[name].endpoint].traffic
 
 
 KINDS = ("ramp", "intent", "done", "stop", "stop_lifted", "paused", "resumed", "stopped", "decision")

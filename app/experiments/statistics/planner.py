@@ -51,12 +51,6 @@ def units_needed(information: float, sigma: float, share: float) -> int:
     return math.ceil(information * sigma**2 / (share * (1 - share)))
 
 
-def fixed_units_needed(effect: float, sigma: float, share: float, *, alpha: float, power: float = 0.8) -> int:
-    """Units of both arms for a test that looks once, at the end: for comparison."""
-    z = float(ndtri(1 - alpha / 2) + ndtri(power))
-    return math.ceil((z / effect) ** 2 * sigma**2 / (share * (1 - share)))
-
-
 def p_value(look: Estimate) -> float:
     """Student's two-sided p-value of this look, as if it were the only one."""
     return float(2 * stdtr(look.nu, -abs(look.est / look.se)))

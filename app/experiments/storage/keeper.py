@@ -89,7 +89,6 @@ class StorageHealth(NamedTuple):
 
     failing_since: float | None
     error: str | None
-    waiting_records: int
 
 
 def at_once(work: Callable[[], Outcome]) -> "Future[Outcome]":
@@ -150,7 +149,7 @@ class StorageManager:
 
     def health(self) -> StorageHealth:
         """The directory's state, for reports and metrics."""
-        return StorageHealth(self._attempts.failing_since, self._attempts.error, self.waiting.records)
+        return StorageHealth(self._attempts.failing_since, self._attempts.error)
 
     def journal(self, entries: Sequence[JournalEntry]) -> int:
         """Adds entries, which are written with the next round. Returns their number so far: see `durable`."""

@@ -12,7 +12,6 @@ from app.experiments.statistics.look import Estimate, UnitSums, look
 from app.experiments.statistics.planner import (
     PeekedTest,
     e_bh,
-    fixed_units_needed,
     information_needed,
     levels,
     p_value,
@@ -27,7 +26,6 @@ def test_the_plan_solves_the_formulas() -> None:
     assert v == pytest.approx(6589.344673, abs=1e-5)
     assert units_needed(v, 1, 0.5) == 26_358
     assert units_needed(v, 1, 0.1) == 73_215
-    assert math.floor(fixed_units_needed(0.05, 1, 0.5, alpha=0.05)) == pytest.approx(12_558, abs=1)
     assert units_needed(information_needed(0.1, alpha=0.05, power=0.8), 1, 0.5) == 6_590
 
 
