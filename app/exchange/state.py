@@ -26,8 +26,9 @@ from app.exposures.log import Ledger
 from app.mirror.mirrors import Mirrors
 from app.request_recordings.recorder import Recorder
 from app.routing.admission import AdmissionQueue, UnmetDemand
-from app.routing.conversations import PinnedConversations, RecentKeys
+from app.routing.conversations import PinnedConversations
 from app.routing.resilience import Breakers, Fault, Fuse, RetryBudget
+from app.routing.traffic import RecentKeys
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import ActiveTracing

@@ -1,17 +1,13 @@
 """Conversations that began during the time after a change of weights, and the deployment of each.
 
-Every router keeps the pins of all routers: they are exchanged through the controller (`ledger.controller_sync`).
-
-The sticky keys that this router saw last, in memory only: a dry run reports which share of them would move.
+Every router keeps the pins of all routers: they are exchanged through the controller (`app.exposures.uploader`).
 """
 
 import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from typing import NamedTuple
-
-from app.config.schema import Endpoint, Sticky
 
 MOST_PINS = 200_000
 """Pins of all endpoints together; the oldest are dropped."""
@@ -229,50 +225,3 @@ class PinnedConversations:
 
     def _oldest(self, endpoint: str) -> int:
         return next(iter(self._pins[endpoint].values())).number
-
-
-MOST_KEYS = 4096
-"""Keys per endpoint."""
-
-_MOST_CHARACTERS = 1024
-"""Longer keys are left out: clients choose them, and they cost memory."""
-
-
-class RecentKeys:
-    """The distinct keys of each endpoint, the latest last. `clock`: monotonic seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        # A dict would search for its oldest key among those that were removed.
-        self._keys: defaultdict[str, OrderedDict[str, float]] = defaultdict(OrderedDict)
-        self._sticky: Mapping[str, Sticky | None] = {}
-        self._clock = clock
-
-    def configure(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Forgets the keys of endpoints that no longer exist or whose `sticky` has changed."""
-        sticky = {name: endpoint.sticky for name, endpoint in endpoints.items()}
-        for name in list(self._keys):
-            if sticky.get(name) != self._sticky.get(name):
-                del self._keys[name]
-        self._sticky = sticky
-
-    def saw(self, endpoint: str, key: str) -> None:
-        """Notes the key of a request."""
-        if len(key) > _MOST_CHARACTERS:
-            return
-        keys = self._keys[endpoint]
-        keys[key] = self._clock()
-        keys.move_to_end(key)
-        if len(keys) > MOST_KEYS:
-            keys.popitem(last=False)
-
-    def of(self, endpoint: str) -> list[str]:
-        """The endpoint's keys."""
-        return list(self._keys.get(endpoint, ()))
-
-    def seen_within(self, seconds: float) -> dict[str, int]:
-        """The number of keys that each endpoint had in the last `seconds`."""
-        start = self._clock() - seconds
-        return {
-            endpoint: sum(1 for _ in takewhile(lambda at: at >= start, reversed(keys.values())))
-            for endpoint, keys in self._keys.items()
-        }

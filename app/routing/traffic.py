@@ -2,16 +2,22 @@
 
 In this order: the deployment that the header names; the decision of the endpoint's rules, if it has any
 (`routing.rules`); the deployment of the sticky key; one drawn by the traffic percentages.
+
+`RecentKeys` has the sticky keys that this router saw last, in memory only: a dry run reports which share of them would
+move.
 """
 
 import hashlib
 import math
+import time
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from app.config.schema import Config, Sticky, Task
+from app.config.schema import Config, Endpoint, Sticky, Task
 from app.errors import BadRequest, NotFound, WrongTask
 from app.misspellings import question
 
@@ -244,3 +250,50 @@ def _score(key: str, name: str, weight: int) -> float:
     digest = hashlib.blake2b(f"{len(key)}:{key}{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     uniform = (int.from_bytes(digest) + 0.5) / 2**64
     return -weight / math.log(uniform)
+
+
+MOST_KEYS = 4096
+"""Keys per endpoint."""
+
+_MOST_CHARACTERS = 1024
+"""Longer keys are left out: clients choose them, and they cost memory."""
+
+
+class RecentKeys:
+    """The distinct keys of each endpoint, the latest last. `clock`: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        # A dict would search for its oldest key among those that were removed.
+        self._keys: defaultdict[str, OrderedDict[str, float]] = defaultdict(OrderedDict)
+        self._sticky: Mapping[str, Sticky | None] = {}
+        self._clock = clock
+
+    def configure(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Forgets the keys of endpoints that no longer exist or whose `sticky` has changed."""
+        sticky = {name: endpoint.sticky for name, endpoint in endpoints.items()}
+        for name in list(self._keys):
+            if sticky.get(name) != self._sticky.get(name):
+                del self._keys[name]
+        self._sticky = sticky
+
+    def saw(self, endpoint: str, key: str) -> None:
+        """Notes the key of a request."""
+        if len(key) > _MOST_CHARACTERS:
+            return
+        keys = self._keys[endpoint]
+        keys[key] = self._clock()
+        keys.move_to_end(key)
+        if len(keys) > MOST_KEYS:
+            keys.popitem(last=False)
+
+    def of(self, endpoint: str) -> list[str]:
+        """The endpoint's keys."""
+        return list(self._keys.get(endpoint, ()))
+
+    def seen_within(self, seconds: float) -> dict[str, int]:
+        """The number of keys that each endpoint had in the last `seconds`."""
+        start = self._clock() - seconds
+        return {
+            endpoint: sum(1 for _ in takewhile(lambda at: at >= start, reversed(keys.values())))
+            for endpoint, keys in self._keys.items()
+        }

@@ -80,9 +80,8 @@ from app.server.overview import OverviewApi
 from app.server.replicas import Readiness, RunningReplicas, UnservedDemand
 from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
-from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import Record, event
-from app.telemetry.metrics import Telemetry
+from app.telemetry.metrics import Telemetry, monitor_event_loop
 from app.telemetry.tracing import ActiveTracing
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment

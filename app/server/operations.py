@@ -45,7 +45,7 @@ from app.exposures.controller_client import Answer, ControllerClient
 from app.exposures.log import Ledger
 from app.limits.bodies import Room
 from app.long_json import check_size
-from app.routing.conversations import RecentKeys
+from app.routing.traffic import RecentKeys
 from app.server.audit_log import AuditedChange, AuditLog
 from app.server.openapi import Operation
 from app.telemetry.logs import Record

@@ -7,12 +7,14 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 - Metrics of failures before the first byte, and of full endpoints and deployments.
 - The series that count the requests of one endpoint, deployment, dialect, status and reason.
 - The histograms of requests in what a scrape reads, where many endpoints share theirs.
+- Samples of event-loop lag and the number of tasks.
 """
 
+import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
@@ -33,6 +35,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from app.aio import run_in_background
 from app.telemetry.caller_use import CallerUse
 from app.telemetry.logs import Record, log_request
 
@@ -616,3 +619,22 @@ class _ForEndpoints(Collector):
             part.samples = [sample for sample in metric.samples if sample.labels.get("endpoint") in self.endpoints]
             if part.samples:
                 yield part
+
+
+SAMPLE_EVERY_S = 1.0
+
+
+@asynccontextmanager
+async def monitor_event_loop(telemetry: Telemetry, every_s: float = SAMPLE_EVERY_S) -> AsyncIterator[None]:
+    """Samples the running loop into `telemetry` while the block runs."""
+    async with run_in_background(_sample(telemetry, every_s)):
+        yield
+
+
+async def _sample(telemetry: Telemetry, every_s: float) -> None:
+    clock = asyncio.get_running_loop().time
+    while True:
+        due = clock() + every_s
+        await asyncio.sleep(every_s)
+        telemetry.loop_lag.set(clock() - due)
+        telemetry.tasks.set(len(asyncio.all_tasks()))

@@ -7,7 +7,12 @@ string with `maxLength: 200` takes two seconds of CPU time with a vocabulary of 
 Nothing can stop a compilation; `deployments.engine.trial` refuses before what would take too long. vLLM has half as
 many threads as the machine has cores, in a queue, so that a few long compilations delay every other constraint until
 they are over. Here those that are under way share the cores, at a low priority: a short one is done first, and running
-answers hardly notice. An answer ends when its grammar takes too long to follow.
+answers hardly notice.
+
+In each step the scheduler asks the grammar of each request which tokens may come next, and tells it which one came. All
+answers wait for this. xgrammar parses as Earley did: with an ambiguous grammar, or an expression like `(a*)*b`, a token
+takes longer the more came before, up to the square or cube of their number. So an answer ends when its grammar takes
+too long to follow.
 
 A request may come with output tokens that another engine has generated (`deployments.engine.continuation`). vLLM knows
 such requests: those that it has preempted. They are computed again from prompt and output, and go on where they were.
@@ -15,9 +20,10 @@ such requests: those that it has preempted. They are computed again from prompt 
 
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -25,19 +31,84 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
-
-from deployments.engine.bounded_grammar import BoundedGrammar
 
 COMPILATIONS = 16
 """At a time. Further ones wait."""
 
 _NICENESS = 10
 
+ALLOWED_S, ALLOWED_S_PER_TOKEN = 1.0, 0.005
+"""CPU time that one answer may take from all others."""
+
 OUTPUT = "switchyard_output_token_ids"
 """The key of a request's `SamplingParams.extra_args`: the output tokens that it comes with, a list of ids."""
 
 _logger = init_logger(__name__)
+
+
+class BoundedGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # vLLM ships no types
+    """Follows `grammar` while there is time; then it calls `end` once and allows everything without following it."""
+
+    def __init__(
+        self,
+        grammar: Any,
+        end: Callable[[], object],
+        *,
+        allowed_s: float = ALLOWED_S,
+        allowed_s_per_token: float = ALLOWED_S_PER_TOKEN,
+    ) -> None:
+        self._grammar, self._end = grammar, end
+        self._left_s, self._s_per_token = allowed_s, allowed_s_per_token
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        """Whether the tokens continue the text. vLLM's scheduler does not survive a False for a draft."""
+        if self._left_s < 0:
+            return True
+        with self._timed(len(tokens)):
+            accepted: bool = self._grammar.accept_tokens(request_id, tokens)
+        return accepted
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        """Those of the drafts `tokens` that continue the text."""
+        if self._left_s < 0:
+            return []
+        with self._timed():
+            valid: list[int] = self._grammar.validate_tokens(tokens)
+        return valid
+
+    def fill_bitmask(self, bitmask: Any, idx: int) -> None:
+        """Writes which tokens may come next to row `idx`: a bit each."""
+        if self._left_s < 0:
+            bitmask[idx].fill_(-1)
+            return
+        with self._timed():
+            self._grammar.fill_bitmask(bitmask, idx)
+
+    def rollback(self, num_tokens: int) -> None:
+        """Takes the last tokens back."""
+        if self._left_s >= 0:
+            self._grammar.rollback(num_tokens)
+
+    def is_terminated(self) -> bool:
+        """Whether the text is complete."""
+        terminated: bool = self._grammar.is_terminated()
+        return terminated
+
+    def reset(self) -> None:
+        """Begins the text anew; the time that is used stays so."""
+        self._grammar.reset()
+
+    @contextmanager
+    def _timed(self, tokens: int = 0) -> Iterator[None]:
+        start = time.thread_time()
+        try:
+            yield
+        finally:
+            self._left_s += tokens * self._s_per_token - (time.thread_time() - start)
+            if self._left_s < 0:
+                self._end()
 
 
 class CompilationThreads(ThreadPoolExecutor):

@@ -16,7 +16,7 @@ from app.exposures.audit import AuditRecord
 from app.exposures.identity import Hashes
 from app.exposures.log import Ledger
 from app.exposures.wire import FeedbackItem
-from app.routing.conversations import RecentKeys
+from app.routing.traffic import RecentKeys
 from app.server.audit_log import AuditLog
 from app.server.events import EventFeed, EventsApi
 from app.server.experiments_api import ExperimentsApi

@@ -1,15 +1,6 @@
-"""Pinned conversations: kept for a limited time, up to a bound, and sent to the other routers.
+"""Pinned conversations: kept for a limited time, up to a bound, and sent to the other routers."""
 
-The keys that a router saw last.
-"""
-
-from typing import Any
-
-from hypothesis import given
-from hypothesis import strategies as st
-
-from app.config.schema import Endpoint
-from app.routing.conversations import MOST_AT_ONCE, MOST_KEYS, Pinned, PinnedConversations, RecentKeys
+from app.routing.conversations import MOST_AT_ONCE, Pinned, PinnedConversations
 
 
 class PinsWithClock:
@@ -158,46 +149,3 @@ def test_conversations_of_a_stopped_deployment_can_be_moved_for_good() -> None:
     assert kept.pins.deployment("other", 1) == "green"
     assert answer(kept.pins) == [Pinned("chat", "blue", 2000.0, [2, 1])]
     kept.pins.move("nowhere", {"green": "blue"})
-
-
-def endpoint(**sticky: Any) -> Endpoint:
-    return Endpoint.model_validate({"tasks": ["chat"], "traffic": {"blue": 100}, "sticky": sticky or None})
-
-
-def test_different_keys_are_kept_the_latest_last() -> None:
-    keys = RecentKeys()
-    for key in ("ann", "bob", "ann"):
-        keys.saw("chat", key)
-    keys.saw("other", "cy")
-    assert (keys.of("chat"), keys.of("other"), keys.of("third")) == (["bob", "ann"], ["cy"], [])
-
-
-def test_the_oldest_and_the_very_long_ones_are_dropped() -> None:
-    keys = RecentKeys()
-    for number in range(MOST_KEYS + 10):
-        keys.saw("chat", str(number))
-    keys.saw("chat", "x" * 1025)
-    assert keys.of("chat") == [str(number) for number in range(10, MOST_KEYS + 10)]
-
-
-def test_another_kind_of_key_starts_over() -> None:
-    keys = RecentKeys()
-    keys.configure({"chat": endpoint(by="user"), "other": endpoint(by="user")})
-    keys.saw("chat", "ann")
-    keys.saw("other", "bob")
-    keys.configure({"chat": endpoint(by="user"), "other": endpoint(by="api_key")})
-    assert (keys.of("chat"), keys.of("other")) == (["ann"], [])
-    keys.configure({})
-    assert keys.of("chat") == []
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 30)), max_size=30), st.integers(0, 100))
-def test_keys_are_counted_by_the_time_of_their_last_request(requests: list[tuple[str, int]], within: int) -> None:
-    now, last = 0, dict[str, int]()
-    keys = RecentKeys(lambda: now)
-    for key, pause in requests:
-        now += pause
-        last[key] = now
-        keys.saw("chat", key)
-    recent = sum(at >= now - within for at in last.values())
-    assert keys.seen_within(within) == ({"chat": recent} if requests else {})

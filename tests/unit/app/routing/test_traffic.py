@@ -1,4 +1,7 @@
-"""The deployment that serves a request: the order of the rules, the split's accuracy, and stickiness."""
+"""The deployment that serves a request: the order of the rules, the split's accuracy, and stickiness.
+
+The keys that a router saw last.
+"""
 
 from collections import Counter
 from random import Random
@@ -9,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from app.config.schema import Config, Sticky, parse
+from app.config.schema import Config, Endpoint, Sticky, parse
 from app.errors import BadRequest, NotFound
-from app.routing.traffic import Assignment, Decision, assign, rendezvous, weighted
+from app.routing.traffic import MOST_KEYS, Assignment, Decision, RecentKeys, assign, rendezvous, weighted
 
 
 def config(**chat: Any) -> Config:
@@ -253,3 +256,46 @@ def test_below_an_endpoint_an_engines_name_is_unambiguous_among_its_deployments(
         ask(named(c="m"), "chat", header="m")
     with pytest.raises(NotFound):
         ask(named(), "chat", header="chat")
+
+
+def sticky_endpoint(**sticky: Any) -> Endpoint:
+    return Endpoint.model_validate({"tasks": ["chat"], "traffic": {"blue": 100}, "sticky": sticky or None})
+
+
+def test_different_keys_are_kept_the_latest_last() -> None:
+    keys = RecentKeys()
+    for key in ("ann", "bob", "ann"):
+        keys.saw("chat", key)
+    keys.saw("other", "cy")
+    assert (keys.of("chat"), keys.of("other"), keys.of("third")) == (["bob", "ann"], ["cy"], [])
+
+
+def test_the_oldest_and_the_very_long_ones_are_dropped() -> None:
+    keys = RecentKeys()
+    for number in range(MOST_KEYS + 10):
+        keys.saw("chat", str(number))
+    keys.saw("chat", "x" * 1025)
+    assert keys.of("chat") == [str(number) for number in range(10, MOST_KEYS + 10)]
+
+
+def test_another_kind_of_key_starts_over() -> None:
+    keys = RecentKeys()
+    keys.configure({"chat": sticky_endpoint(by="user"), "other": sticky_endpoint(by="user")})
+    keys.saw("chat", "ann")
+    keys.saw("other", "bob")
+    keys.configure({"chat": sticky_endpoint(by="user"), "other": sticky_endpoint(by="api_key")})
+    assert (keys.of("chat"), keys.of("other")) == (["ann"], [])
+    keys.configure({})
+    assert keys.of("chat") == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 30)), max_size=30), st.integers(0, 100))
+def test_keys_are_counted_by_the_time_of_their_last_request(requests: list[tuple[str, int]], within: int) -> None:
+    now, last = 0, dict[str, int]()
+    keys = RecentKeys(lambda: now)
+    for key, pause in requests:
+        now += pause
+        last[key] = now
+        keys.saw("chat", key)
+    recent = sum(at >= now - within for at in last.values())
+    assert keys.seen_within(within) == ({"chat": recent} if requests else {})

@@ -3,8 +3,7 @@
 import asyncio
 import time
 
-from app.telemetry.event_loop import monitor_event_loop
-from app.telemetry.metrics import Telemetry
+from app.telemetry.metrics import Telemetry, monitor_event_loop
 
 
 async def test_a_blocked_loop_shows_as_lag() -> None:

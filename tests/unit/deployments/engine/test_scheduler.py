@@ -13,8 +13,13 @@ with warnings.catch_warnings():
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from deployments.engine.bounded_grammar import ALLOWED_S, BoundedGrammar
-    from deployments.engine.scheduler import COMPILATIONS, CompilationThreads, scheduler_class
+    from deployments.engine.scheduler import (
+        ALLOWED_S,
+        COMPILATIONS,
+        BoundedGrammar,
+        CompilationThreads,
+        scheduler_class,
+    )
 
 
 class Request:

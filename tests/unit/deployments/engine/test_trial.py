@@ -29,7 +29,7 @@ VOCABULARY = (
 )
 TOKENS = xgrammar.TokenizerInfo(VOCABULARY, xgrammar.VocabType.RAW, stop_token_ids=[len(VOCABULARY) - 1])
 STEP_S, TOKENS_FOLLOWED, ALL_S = 2.0, 300, 2.5
-"""CPU time of one token, and of all that an engine follows before it ends the answer (`bounded_grammar`)."""
+"""CPU time of one token, and of all that an engine follows before it ends the answer (`BoundedGrammar`)."""
 
 
 def names(count: int) -> list[str]:
