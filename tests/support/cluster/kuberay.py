@@ -4,6 +4,7 @@ As in KubeRay 1.7 (`raycluster_controller.go`): a pod that is being deleted stil
 is gone, unless the autoscaler named it.
 """
 
+import copy
 import itertools
 import threading
 import time
@@ -214,5 +215,5 @@ def raycluster(service_object: Mapping[str, Any], name: str) -> dict[str, Any]:
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {**service_object["spec"]["rayClusterConfig"]},
+        "spec": copy.deepcopy(service_object["spec"]["rayClusterConfig"]),
     }

@@ -1,5 +1,6 @@
 """The lab: the objects of the chart, running on a pod network of this machine."""
 
+import http.client
 import secrets
 import signal
 import subprocess
@@ -7,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from app.access.keys import create
-from app.internal_api import ROUTER
+from app.internal_api import INTERNAL_KEY_HEADER, ROUTER
+from app.internal_keys import Purpose, derived
 from deployments.cli.operators import internal_keys
 from deployments.kubernetes.manifests import Manifest
 from tests.support.cluster import manifest
@@ -59,6 +61,16 @@ class Cluster:
         """The running routers."""
         return self.replicas(ROUTER)
 
+    def opens(self, master: str, application: str) -> bool:
+        """Whether the application's engines serve requests with the key that follows from this master."""
+        connection = http.client.HTTPConnection(self.kuberay.endpoints()[-1], 8000, timeout=20)
+        key = derived(master, Purpose.ENGINE)
+        connection.request("GET", f"/deployments/{application}/health", headers={INTERNAL_KEY_HEADER: key})
+        status = connection.getresponse().status
+        connection.close()
+        assert status in (200, 401), status
+        return status == 200
+
     def until(self, condition: Callable[[], bool], state: Callable[[], object], within_s: float = UP_WITHIN_S) -> float:
         """Waits for `condition` and returns the time that this took, in seconds. Fails with `state()`."""
         begun = time.monotonic()
@@ -78,6 +90,8 @@ class Kubernetes:
     directory: Path
     stores: dict[str, RayClusterStore]
     certificate: Path
+    hosts: dict[str, str] = field(default_factory=dict)
+    """The names of Services and their addresses: in a namespace, every release's."""
 
 
 class Lab:
@@ -178,7 +192,8 @@ def _installed(kubernetes: Kubernetes, objects: list[Manifest]) -> Iterator[Lab]
         }
         place = kubernetes.directory / name
         place.mkdir()
-        image = Image(net, place, kubernetes.directory / "claims", data, {service: address})
+        kubernetes.hosts[service] = address
+        image = Image(net, place, kubernetes.directory / "claims", data, kubernetes.hosts)
         try:
             yield Lab(kubernetes, objects, image, key)
         finally:

@@ -25,11 +25,12 @@ PATH = "/app/bin:/app/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 SLOW_MACHINE: Mapping[str, str] = {
     # A raylet waits 15 s for its agents, which may be too short, and then ends. `ray start` notices after this time,
     # and the pod's successor has another try.
-    "RAY_raylet_start_wait_time_s": "90",
+    "RAY_raylet_start_wait_time_s": "180",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "200",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
     "RAY_memory_monitor_refresh_ms": "0",  # it would measure the whole machine, which is shared
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+    "RAY_worker_niceness": "0",  # with Ray's 15 they get what the machine's other programs leave
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "HF_HUB_OFFLINE": "1",

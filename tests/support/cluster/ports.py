@@ -38,6 +38,18 @@ def listening(pid: int) -> set[int]:
     return found
 
 
+def connected(namespace: str) -> set[str]:
+    """The IPv4 addresses to which a pod in `namespace` has TCP connections, opens them, or has just closed them."""
+    found = set()
+    with joined(namespace):
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/thread-self/net/{table}").read_text().splitlines()[1:]:
+                remote, state = line.split()[2:4]
+                if state != _LISTENS:
+                    found.add(socket.inet_ntoa(bytes.fromhex(remote.partition(":")[0][-8:])[::-1]))
+    return found - {"127.0.0.1"}
+
+
 def accepting(namespace: str, places: Iterable[Place]) -> set[Place]:
     """The places at which a pod in `namespace` is answered: TCP connections are accepted, UDP packets return.
 

@@ -1,12 +1,16 @@
 """Serve's REST API on the head's dashboard, as KubeRay uses it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from tests.support.cluster.network import OPERATOR_ADDRESS
+
+PUTS = 3
+"""The most attempts to deliver a configuration."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,11 @@ class ServeApi:
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def put(self, document: Mapping[str, Any]) -> None:
-        """Delivers a configuration."""
+        """Delivers a configuration. A busy head that does not answer in time is asked again, as KubeRay does."""
+        for _ in range(PUTS - 1):
+            with suppress(httpx.TimeoutException):
+                self._request("PUT", json=document)
+                return
         self._request("PUT", json=document)
 
     def statuses(self) -> dict[str, str]:
