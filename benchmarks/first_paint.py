@@ -29,16 +29,16 @@ def main() -> int:
     found = asyncio.run(_measured(parser.parse_args().runs))
     print("page                      least  median   most   script  style  layout   scripts")
     for path, runs in found.items():
-        times = [it.task_s for it in runs]
-        parts = [median(getattr(it, name) for it in runs) for name in ("script_s", "style_s", "layout_s")]
+        times = [run.task_s for run in runs]
+        parts = [median(getattr(run, name) for run in runs) for name in ("script_s", "style_s", "layout_s")]
         size = sum(runs[0].scripts.values())
         print(
             f"{path:<24}",
-            *(f"{1000 * it:6.1f}" for it in (min(times), median(times), max(times))),
-            *(f"{1000 * it:7.1f}" for it in parts),
+            *(f"{1000 * seconds:6.1f}" for seconds in (min(times), median(times), max(times))),
+            *(f"{1000 * seconds:7.1f}" for seconds in parts),
             f"  {len(runs[0].scripts)}, {size / 1024:.0f} KiB",
         )
-    return int(any(median(it.task_s for it in runs) >= MOST_S for runs in found.values()))
+    return int(any(median(run.task_s for run in runs) >= MOST_S for runs in found.values()))
 
 
 async def _measured(runs: int) -> dict[str, list[FirstPaint]]:

@@ -82,7 +82,7 @@ def show(found: Found) -> bool:
         names = list(asdict(found[OPENAI.name][streams][0]))
         print(f"\n{streams + ' stream(s)':20}" + "".join(f"{name:>23}" for name in names))
         for name, by_streams in found.items():
-            medians = [statistics.median(getattr(result, it) for result in by_streams[streams]) for it in names]
+            medians = [statistics.median(getattr(result, name) for result in by_streams[streams]) for name in names]
             print(f"{name:20}" + "".join(f"{value:>23.2f}" for value in medians))
     print()
     met = True

@@ -107,8 +107,8 @@ def engine(workload: Workload, folder: Path) -> Iterator[Way]:
     ]
     with _running(
         ENGINE, workload, folder, environment, lambda port: [*command, f"--host={HOST}", f"--port={port}"]
-    ) as it:
-        yield it
+    ) as running:
+        yield running
 
 
 @contextmanager
@@ -166,8 +166,8 @@ def litellm_proxy(url: str) -> dict[str, Any]:
 def canned(folder: Path) -> Iterator[Way]:
     """No engine: a process sends chunks as fast as it can. This shows the load generator's own limit."""
     command = [sys.executable, "-m", "benchmarks.relay", "--upstream", "--step-s=0"]
-    with _running(FLOOR, CHAT, folder, {}, lambda port: [*command, f"--port={port}"]) as it:
-        yield it
+    with _running(FLOOR, CHAT, folder, {}, lambda port: [*command, f"--port={port}"]) as running:
+        yield running
 
 
 @contextmanager

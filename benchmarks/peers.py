@@ -220,13 +220,13 @@ def tables(workload: Workload, found: Found) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- |"
     for peer in PEERS:
         for streams in workload.requests:
-            it = comparison(found[SWITCHYARD][streams], found[peer][streams])
-            yield f"| {peer} | {streams} | {it.ratio:.2f} | {it.later_ms:+.1f} ms | {_standing(it)} |"
+            compared = comparison(found[SWITCHYARD][streams], found[peer][streams])
+            yield f"| {peer} | {streams} | {compared.ratio:.2f} | {compared.later_ms:+.1f} ms | {_standing(compared)} |"
     yield ""
 
 
-def _standing(it: Comparison) -> str:
-    behind = [*(["in throughput"] if it.ratio < 1 else []), *(["at the first"] if it.later_ms > 0 else [])]
+def _standing(compared: Comparison) -> str:
+    behind = [*(["in throughput"] if compared.ratio < 1 else []), *(["at the first"] if compared.later_ms > 0 else [])]
     return f"behind {' and '.join(behind)}" if behind else "ahead"
 
 

@@ -39,10 +39,10 @@ def document(endpoints: int, share: int) -> dict[str, Any]:
         "endpoints": {
             f"endpoint-{number}": {
                 "tasks": ["chat", "completions"],
-                "traffic": {f"model-{number}": 100 - it, f"model-{(number + 1) % endpoints}": it},
+                "traffic": {f"model-{number}": 100 - share, f"model-{(number + 1) % endpoints}": share},
                 "sticky": {"by": "conversation"},
             }
-            for number, it in enumerate(shares)
+            for number, share in enumerate(shares)
         },
         "deployments": {f"model-{number}": {"app": f"model-{number}", "model": "m"} for number in range(endpoints)},
     }
@@ -103,8 +103,8 @@ def main(sizes: Sequence[int]) -> None:
     print("| --- | --- | --- | --- | --- |")
     for size in sizes:
         times = asyncio.run(measured(size))
-        print(f"| {size:,} | " + " | ".join(f"{1000 * it:.1f} ms" for it in times) + " |")
+        print(f"| {size:,} | " + " | ".join(f"{1000 * seconds:.1f} ms" for seconds in times) + " |")
 
 
 if __name__ == "__main__":
-    main([int(it) for it in sys.argv[1:]] or SIZES)
+    main([int(text) for text in sys.argv[1:]] or SIZES)

@@ -38,18 +38,18 @@ def measure(engines: int, weights: Path, variables: Mapping[str, str]) -> float:
         for _ in range(engines)
     ]
     try:
-        for it in started:
-            assert it.stdout is not None
-            if it.stdout.readline() != "ready\n":
+        for process in started:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
                 raise SystemExit("an engine did not start")
-        for it in started:
-            assert it.stdin is not None
-            it.stdin.write("go\n")
-            it.stdin.flush()
-        return max(float(it.stdout.readline()) for it in started if it.stdout is not None)
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return max(float(process.stdout.readline()) for process in started if process.stdout is not None)
     finally:
-        for it in started:
-            it.communicate()  # the end of its input ends it and the processes that it has started
+        for process in started:
+            process.communicate()  # the end of its input ends it and the processes that it has started
 
 
 def engine(weights: str) -> None:

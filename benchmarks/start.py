@@ -84,16 +84,19 @@ class Start:
         found: dict[str, float] = defaultdict(float)
         for seen in self.processes.values():
             found[seen.kind] += seen.cpu_s
-        return dict(sorted(found.items(), key=lambda it: -it[1]))
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     def replica(self, application: str) -> dict[str, float]:
         """The phases of the application's replica, in seconds, in order."""
         own = f"ServeReplica:{application}:"
-        found = [(pid, it) for pid, it in self.processes.items() if it.named(own) is not None]
+        found = [(pid, process) for pid, process in self.processes.items() if process.named(own) is not None]
         if not found:
             return {}
         pid, replica = found[0]
-        engine = next((it for it in self.processes.values() if it.parent == pid and it.named("EngineCore")), None)
+        engine = next(
+            (process for process in self.processes.values() if process.parent == pid and process.named("EngineCore")),
+            None,
+        )
         begun = [
             ("Ray's process, imports of torch and vLLM", replica.began),
             ("configuration", replica.named("initialize_and_get_metadata")),
@@ -124,7 +127,7 @@ def main() -> int:
 
 def only(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The configuration with one endpoint, whose only deployment this is."""
-    router = next(it for it in document["applications"] if it["name"] == ROUTER)
+    router = next(application for application in document["applications"] if application["name"] == ROUTER)
     config = router["deployments"][0]["user_config"]
     deployment = config["deployments"][name]
     tasks = deployment.get("tasks") or ["chat", "completions", "responses"]
@@ -132,7 +135,7 @@ def only(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         "endpoints": {"only": {"tasks": tasks, "traffic": {name: 100}}},
         "deployments": {name: deployment},
     }
-    engine = next(it for it in document["applications"] if it["name"] == deployment["app"])
+    engine = next(application for application in document["applications"] if application["name"] == deployment["app"])
     return {**document, "applications": [router, engine]}
 
 
@@ -141,7 +144,11 @@ def measured(tree: Path, document: Mapping[str, Any], folder: Path) -> Start:
     config, port, start, ready = folder / "serve_config.yaml", free_port(), Start(), threading.Event()
     config.write_text(yaml.safe_dump(document))
     with serving(tree, config, port, folder, start, ready) as (process, calls):
-        engines = [it["name"] for it in document["applications"] if "llm_config" in (it.get("args") or {})]
+        engines = [
+            application["name"]
+            for application in document["applications"]
+            if "llm_config" in (application.get("args") or {})
+        ]
         threads = [
             threading.Thread(target=_wait_for_token, args=(name, document, port, start, calls), daemon=True)
             for name in engines
@@ -211,7 +218,7 @@ def _look(launcher: int, start: Start, calls: float) -> None:
 
 def _wait_for_token(name: str, document: Mapping[str, Any], port: int, start: Start, calls: float) -> None:
     """Requests one token from the application's own address until it returns one."""
-    engine = next(it for it in document["applications"] if it["name"] == name)
+    engine = next(application for application in document["applications"] if application["name"] == name)
     model = engine["args"]["llm_config"]["model_loading_config"]["model_id"]
     path, body = "completions", {"model": model, "prompt": "a", "max_tokens": 1}
     if engine["import_path"].startswith("deployments.embedding"):
@@ -232,9 +239,9 @@ def show(tree: Path, start: Start) -> None:
     """Prints it."""
     total = sum(start.cpu_s.values())
     print(f"\n{tree}: {total:.0f} CPU-seconds; since asked: ", end="")
-    print(", ".join(f"{mark} {at:.1f} s" for mark, at in sorted(start.marks.items(), key=lambda it: it[1])))
+    print(", ".join(f"{mark} {at:.1f} s" for mark, at in sorted(start.marks.items(), key=lambda pair: pair[1])))
     for kind, cpu_s in start.cpu_s.items():
-        number = sum(it.kind == kind for it in start.processes.values())
+        number = sum(process.kind == kind for process in start.processes.values())
         print(f"  {cpu_s:6.1f} CPU-s {cpu_s / total:5.0%}  {kind} ({number} processes)")
     for name in start.first_tokens:
         phases = start.replica(name)

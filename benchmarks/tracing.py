@@ -129,10 +129,14 @@ async def measure(rounds: int) -> Costs:
         routers = {name: router(document(percent, url)) for name, percent in SHARES.items()}
         async with AsyncExitStack() as stack:
             before = set(threading.enumerate())
-            for it in routers.values():
-                await stack.enter_async_context(started(it.app))
-            senders = [it for it in threading.enumerate() if it not in before and it.name == "switchyard-traces"]
-            apps = {name: it.app for name, it in routers.items()}
+            for each_router in routers.values():
+                await stack.enter_async_context(started(each_router.app))
+            senders = [
+                thread
+                for thread in threading.enumerate()
+                if thread not in before and thread.name == "switchyard-traces"
+            ]
+            apps = {name: router.app for name, router in routers.items()}
             await spent(apps, SHORT, _WARM_UP)
             await asyncio.sleep(_SENT_WITHIN_S)
             gc.freeze()
@@ -144,8 +148,10 @@ async def measure(rounds: int) -> Costs:
     return Costs(short, long, used * 1e6 / exported)
 
 
-def _counted(it: Router, outcome: str) -> float:
-    return it.state.telemetry.registry.get_sample_value("switchyard_traced_requests_total", {"outcome": outcome}) or 0
+def _counted(router: Router, outcome: str) -> float:
+    return (
+        router.state.telemetry.registry.get_sample_value("switchyard_traced_requests_total", {"outcome": outcome}) or 0
+    )
 
 
 def _cpu_s(thread: threading.Thread) -> float:
@@ -155,10 +161,10 @@ def _cpu_s(thread: threading.Thread) -> float:
 
 async def plain(rounds: int) -> float:
     """A request's cost without tracing, in microseconds."""
-    it = router(document(None))
+    plain_router = router(document(None))
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(started(it.app))
-        return (await spent({"off": it.app}, LONG, rounds))["off"]
+        await stack.enter_async_context(started(plain_router.app))
+        return (await spent({"off": plain_router.app}, LONG, rounds))["off"]
 
 
 def main() -> int:

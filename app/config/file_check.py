@@ -442,7 +442,7 @@ def _line(tree: yaml.Node | None, problem: str) -> int:
     if tree is None:
         return 1
     starts = [tree, *_routers(tree)]
-    _, line, node = max((_found(start, path) for start in starts), key=lambda found: found[0])
+    _, line, node = max((_found(start, path) for start in starts), key=lambda problem: problem[0])
     return _quoted_line(node, problem) or line
 
 

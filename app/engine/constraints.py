@@ -92,9 +92,13 @@ def schema_admits_something(schema: Json, effort: Effort | None = None) -> bool:
             return False
         for some in ("anyOf", "oneOf"):
             # Lists, not generators: every dependency must be registered.
-            if isinstance(branches := one.get(some), list) and branches and not any([known(it) for it in branches]):
+            if (
+                isinstance(branches := one.get(some), list)
+                and branches
+                and not any([known(branch) for branch in branches])
+            ):
                 return False
-        if isinstance(parts := one.get("allOf"), list) and not all([known(it) for it in parts]):
+        if isinstance(parts := one.get("allOf"), list) and not all([known(part) for part in parts]):
             return False
         return _type_holds(one, known, effort)
 
@@ -325,12 +329,12 @@ def _repetitions(constraint: bytes) -> float:
 
     It is searched, not walked: a schema may be a text in JSON, or in a structural tag, also with escapes.
     """
-    constraint = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), constraint)
+    constraint = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), constraint)
     return sum(
-        float(found[1] or found[2])
+        float(repeat[1] or repeat[2])
         for start in range(0, len(constraint), _STEP)  # between two steps the event loop serves others
-        for found in _REPEATS.finditer(constraint, start, start + _STEP + _LONGEST_REPEAT)
-        if found.start() < start + _STEP
+        for repeat in _REPEATS.finditer(constraint, start, start + _STEP + _LONGEST_REPEAT)
+        if repeat.start() < start + _STEP
     )
 
 

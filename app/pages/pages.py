@@ -246,7 +246,11 @@ def _qualities(accept: str) -> dict[str, float]:
     qualities: dict[str, float] = {}
     for item in accept.lower().split(","):
         media_type, *parameters = (part.strip() for part in item.split(";"))
-        weights = [value.strip() for name, _, value in (it.partition("=") for it in parameters) if name.strip() == "q"]
+        weights = [
+            value.strip()
+            for name, _, value in (parameter.partition("=") for parameter in parameters)
+            if name.strip() == "q"
+        ]
         try:
             qualities[media_type] = float(weights[0]) if weights else 1.0
         except ValueError:

@@ -15,7 +15,7 @@ OURS = "2 roots more, first turns half (ours)"
 def averaged(workload: Workload, policy: Callable[[], Policy], runs: int) -> tuple[Outcome, float]:
     """The mean of the runs, each with other keys, and the busiest replica of the worst run."""
     found = [simulate(workload, policy(), seed) for seed in range(runs)]
-    return Outcome(*(mean(it) for it in zip(*found, strict=True))), max(it.busiest for it in found)
+    return Outcome(*(mean(column) for column in zip(*found, strict=True))), max(outcome.busiest for outcome in found)
 
 
 CALLERS = (1, 4, 16, 64)
@@ -55,9 +55,10 @@ def policies(runs: int) -> None:
         print("| policy | hits of what could | busiest, over the mean (worst run) | fullest above the mean | first |")
         print("| --- | --- | --- | --- | --- |")
         for name, policy in POLICIES.items():
-            it, worst = averaged(workload, policy, runs)
+            outcome, worst = averaged(workload, policy, runs)
             print(
-                f"| {name} | {it.hits:.2f} | {it.busiest:.2f} ({worst:.2f}) | {it.peak:.1f} | {it.first_ms:.0f} ms |",
+                f"| {name} | {outcome.hits:.2f} | {outcome.busiest:.2f} ({worst:.2f}) | {outcome.peak:.1f} "
+                f"| {outcome.first_ms:.0f} ms |",
                 flush=True,
             )
 

@@ -84,27 +84,27 @@ class _Replica:
     def step(self, now: float, first: Callable[[float], None]) -> tuple[float, list[_Running]]:
         """The end of the step, and the requests that are complete then."""
         budget, computed, complete = CHUNK, 0, []
-        decoding = [it for it in self.queue if it.prefill == 0]
-        for it in self.queue:
-            if it.prefill:
-                part = min(budget - computed, it.prefill)
-                it.prefill -= part
+        decoding = [job for job in self.queue if job.prefill == 0]
+        for job in self.queue:
+            if job.prefill:
+                part = min(budget - computed, job.prefill)
+                job.prefill -= part
                 computed += part
         ends = now + STEP_S + computed / PREFILL_PER_S
-        for it in self.queue:
-            if it.prefill == 0 and it.answer == it.request.adds[1]:
-                self.cache.add(*it.request.chain)
-                first(ends - it.arrived)
-        for it in decoding:
-            it.answer -= 1
-            if it.answer <= 0:
-                complete.append(it)
-        for it in self.queue:
-            if it not in decoding and it.prefill == 0:
-                it.answer -= 1
-        for it in complete:
-            self.queue.remove(it)
-            self.cache.add(*it.request.chain, it.request.adds)
+        for job in self.queue:
+            if job.prefill == 0 and job.answer == job.request.adds[1]:
+                self.cache.add(*job.request.chain)
+                first(ends - job.arrived)
+        for job in decoding:
+            job.answer -= 1
+            if job.answer <= 0:
+                complete.append(job)
+        for job in self.queue:
+            if job not in decoding and job.prefill == 0:
+                job.answer -= 1
+        for job in complete:
+            self.queue.remove(job)
+            self.cache.add(*job.request.chain, job.request.adds)
         return ends, complete
 
 
@@ -124,7 +124,7 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
         nonlocal could, calls, under_way
         while under_way < workload.at_once and (request := conversations.next()) is not None:
             router = arrivals.randrange(workload.routers)
-            known = [sum(workload.knows_all or one.router == router for one in it.queue) for it in replicas]
+            known = [sum(workload.knows_all or one.router == router for one in replica.queue) for replica in replicas]
             # Another seed gives the keys other home replicas.
             number = policy(conversations.key(request, seed * 100_003, router), known)
             replica = replicas[number]
@@ -136,7 +136,7 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
             replica.served += 1
             replica.queue.append(_Running(request, router, now, max(1, request.tokens - cached), request.adds[1]))
             under_way += 1
-            loads = [len(it.queue) for it in replicas]
+            loads = [len(replica.queue) for replica in replicas]
             peaks.append(max(loads) - mean(loads))
             if not replica.stepping:
                 replica.stepping = True
@@ -147,14 +147,14 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
         now, number, _ = heapq.heappop(events)
         replica = replicas[number]
         ends, complete = replica.step(now, firsts.append)
-        for it in complete:
+        for job in complete:
             under_way -= 1
-            everything.add(*it.request.chain, it.request.adds)
-            conversations.done(it.request)
+            everything.add(*job.request.chain, job.request.adds)
+            conversations.done(job.request)
         replica.stepping = bool(replica.queue)
         if replica.queue:
             heapq.heappush(events, (ends, number, 0))
         admit(ends)
-    served = [it.served for it in replicas]
-    hits = sum(it.hits for it in replicas)
+    served = [replica.served for replica in replicas]
+    hits = sum(replica.hits for replica in replicas)
     return Outcome(hits / could, could / calls, max(served) / mean(served), mean(peaks), median(firsts) * 1000)

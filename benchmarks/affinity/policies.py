@@ -39,8 +39,8 @@ def order(key: int, replicas: int) -> tuple[int, ...]:
 def least(loads: Sequence[int], among: Sequence[int], rng: random.Random) -> int:
     """A random one of those with the fewest requests: HAProxy's order among equals does not depend on the key
     either."""
-    fewest = min(loads[it] for it in among)
-    return rng.choice([it for it in among if loads[it] == fewest])
+    fewest = min(loads[replica] for replica in among)
+    return rng.choice([replica for replica in among if loads[replica] == fewest])
 
 
 def least_connections(seed: int = 0) -> Policy:
@@ -86,7 +86,7 @@ def within_group(subset: int, spread: float) -> Policy:
         n = len(loads)
         mean = (sum(loads) + 1) / n
         group = order(key.beginning + 7_919, n)[:subset]
-        own = [it for it in order(key.conversation, n) if it in group]
+        own = [replica for replica in order(key.conversation, n) if replica in group]
         for home in own:
             if loads[home] + 1 <= mean + spread * math.sqrt(mean):
                 return home

@@ -46,7 +46,7 @@ OURS = "ours"
 def _process(arguments: Sequence[object], log: Path, environment: Mapping[str, str] | None = None) -> Iterator[None]:
     with log.open("wb") as output:
         started = subprocess.Popen(
-            [str(it) for it in arguments],
+            [str(argument) for argument in arguments],
             stdout=output,
             stderr=output,
             env={**os.environ, **(environment or {})},
@@ -123,7 +123,7 @@ def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
         server_state_base=str(directory),
         server_state_file=str(directory / "state"),
     )
-    servers = [ServerConfig(f"replica-{it}", HOST, int(url.rpartition(":")[2])) for it, url in enumerate(urls)]
+    servers = [ServerConfig(f"replica-{number}", HOST, int(url.rpartition(":")[2])) for number, url in enumerate(urls)]
     names = (OURS, *NATIVE)
     backends = {name: BackendConfig(name, f"/deployments/{name}", app_name=name, servers=servers) for name in names}
     path = directory / "haproxy.cfg"
@@ -134,7 +134,7 @@ def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
         if name in NATIVE:
             more += ["balance hdr(x-key)", "hash-type consistent", f"hash-balance-factor {NATIVE[name]}"]
         text = text.replace(
-            f"\nbackend {name}\n", "\n".join(("", f"backend {name}", *(f"    {it}" for it in more), ""))
+            f"\nbackend {name}\n", "\n".join(("", f"backend {name}", *(f"    {line}" for line in more), ""))
         )
     path.write_text(text)
     log = directory / "haproxy.log"

@@ -164,8 +164,8 @@ async def measure(urls: Sequence[str], address: Address, model: str, system_word
         seconds = time.perf_counter() - began
         after = [await _counters(session, url) for url in urls]
     grown = [{name: new[name] - old[name] for name in new} for old, new in zip(before, after, strict=True)]
-    requests = [it[_REQUESTS] for it in grown]
-    hits = sum(it[_HITS] for it in grown) / sum(it[_QUERIES] for it in grown)
+    requests = [counts[_REQUESTS] for counts in grown]
+    hits = sum(counts[_HITS] for counts in grown) / sum(counts[_QUERIES] for counts in grown)
     return Outcome(hits, max(requests) / statistics.mean(requests), firsts, seconds)
 
 
@@ -221,13 +221,13 @@ def _print(title: str, outcomes: Mapping[str, Sequence[Outcome]], could: Sequenc
     print(f"\n{title}; {statistics.mean(could):.2f} of the tokens could hit\n")
     print("| | hits | of what could | busiest, over the mean (worst round) | first token p50 / p99 | s |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for name, found in outcomes.items():
-        hits = statistics.mean(it.hits for it in found)
-        share = statistics.mean(it.hits / best for it, best in zip(found, could, strict=True))
-        busiest = [it.busiest for it in found]
-        firsts = sorted(it for outcome in found for it in outcome.firsts)
+    for name, runs in outcomes.items():
+        hits = statistics.mean(run.hits for run in runs)
+        share = statistics.mean(run.hits / best for run, best in zip(runs, could, strict=True))
+        busiest = [run.busiest for run in runs]
+        firsts = sorted(first for outcome in runs for first in outcome.firsts)
         p50, p99 = (firsts[int(len(firsts) * q)] * 1000 for q in (0.5, 0.99))
-        seconds = statistics.mean(it.seconds for it in found)
+        seconds = statistics.mean(first.seconds for first in runs)
         print(
             f"| {name} | {hits:.2f} | {share:.2f} | {statistics.mean(busiest):.2f} ({max(busiest):.2f}) "
             f"| {p50:.0f} / {p99:.0f} ms | {seconds:.1f} |",

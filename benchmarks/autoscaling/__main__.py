@@ -53,9 +53,12 @@ def main(path: Path = TRACE) -> None:
     print("| policy | target | GPU-seconds | late first tokens | refusals | most replicas |")
     print("| --- | --- | --- | --- | --- | --- |")
     for row in rows(path):
-        it = row.outcome
-        late = f"{it.late:,} ({it.late / it.requests:.0%})"
-        print(f"| {row.policy} | {row.target} | {it.gpu_s:,.0f} | {late} | {it.refused:,} | {it.most} |", flush=True)
+        outcome = row.outcome
+        late = f"{outcome.late:,} ({outcome.late / outcome.requests:.0%})"
+        print(
+            f"| {row.policy} | {row.target} | {outcome.gpu_s:,.0f} | {late} | {outcome.refused:,} | {outcome.most} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

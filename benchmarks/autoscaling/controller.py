@@ -57,7 +57,9 @@ class Autoscaler:
         now = self._clock.now
         series = self._series.setdefault(replica, {})
         for name, value in {RUNNING_REQUESTS_KEY: ongoing, **stats}.items():
-            points = [it for it in series.get(name, ()) if it.timestamp > now - self._config.look_back_period_s]
+            points = [
+                point for point in series.get(name, ()) if point.timestamp > now - self._config.look_back_period_s
+            ]
             series[name] = [*points, TimeStampedValue(now, value)]
         self._state.record_request_metrics_for_replica(ReplicaMetricReport(self._replica(replica), dict(series), now))
 
@@ -72,7 +74,7 @@ class Autoscaler:
 
     def decide(self, running: Sequence[str], target: int) -> int:
         """The number of replicas that Serve wants."""
-        self._state.update_running_replica_ids([self._replica(it) for it in running])
+        self._state.update_running_replica_ids([self._replica(replica) for replica in running])
         return int(self._state.get_decision_num_replicas(target))
 
     def _replica(self, name: str) -> ReplicaID:

@@ -68,7 +68,7 @@ class Replica:
 
     @property
     def cache_use(self) -> float:
-        return min(1.0, sum(it.cached for it in self.running) / CACHE_TOKENS)
+        return min(1.0, sum(request.cached for request in self.running) / CACHE_TOKENS)
 
     def offer(self, request: Request, now: float) -> bool:
         """Accepts the request, or refuses it as Serve does when its queue is full."""
@@ -102,16 +102,16 @@ class Replica:
                 request.written += tokens
                 if request.first_token_at is None:
                     request.first_token_at = now + STEP_S
-        done = [it for it in self.running if it.written >= it.output_tokens]
+        done = [request for request in self.running if request.written >= request.output_tokens]
         if done:
-            self.served += sum(now - it.begun_at for it in done)
+            self.served += sum(now - request.begun_at for request in done)
             self.finished += len(done)
-            self.running = [it for it in self.running if it.written < it.output_tokens]
+            self.running = [request for request in self.running if request.written < request.output_tokens]
         return done
 
     def _begin(self, now: float) -> None:
         """Schedules as vLLM does: first come, first served, while there is a slot and room in the cache."""
-        used = sum(it.prompt_tokens + it.output_tokens / 2 for it in self.running)
+        used = sum(request.prompt_tokens + request.output_tokens / 2 for request in self.running)
         while self.waiting and len(self.running) < SLOTS:
             size = self.waiting[0].prompt_tokens + self.waiting[0].output_tokens / 2
             if used + size > CACHE_TOKENS and self.running:
@@ -126,4 +126,4 @@ class Replica:
 
 def least_loaded(replicas: Iterable[Replica]) -> Replica | None:
     """HAProxy's choice: the fewest connections."""
-    return min(replicas, key=lambda it: it.ongoing + len(it.held), default=None)
+    return min(replicas, key=lambda replica: replica.ongoing + len(replica.held), default=None)

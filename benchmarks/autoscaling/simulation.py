@@ -52,7 +52,7 @@ class _Run:
         reports_queue: bool,
     ) -> None:
         self._requests = [Request(*row) for row in trace]
-        self._arrivals = [(it.at, number, it) for number, it in enumerate(self._requests)]
+        self._arrivals = [(request.at, number, request) for number, request in enumerate(self._requests)]
         heapq.heapify(self._arrivals)
         self._autoscaler, self._clock, self._reports_queue = autoscaler, clock, reports_queue
         self._unserved = UnmetDemand(lambda: clock.now)
@@ -69,7 +69,7 @@ class _Run:
             for replica in self._replicas:
                 if replica.is_ready(now):
                     replica.step(now)
-            self._replicas = [it for it in self._replicas if not (it.draining and it.is_empty)]
+            self._replicas = [replica for replica in self._replicas if not (replica.draining and replica.is_empty)]
             if self._every(self._autoscaler.every_s):
                 self._report(now)
             if self._every(DECIDE_EVERY_S):
@@ -77,7 +77,9 @@ class _Run:
             gpu_s += len(self._replicas) * STEP_S
             most = max(most, len(self._replicas))
             self._steps += 1
-        late = sum(it.first_token_at is None or it.first_token_at - it.at > LATE_S for it in self._requests)
+        late = sum(
+            request.first_token_at is None or request.first_token_at - request.at > LATE_S for request in self._requests
+        )
         return Outcome(gpu_s, late, len(self._requests), self._refused, most)
 
     def _every(self, seconds: float) -> bool:
@@ -86,7 +88,9 @@ class _Run:
     def _arrive(self, now: float) -> None:
         while self._arrivals and self._arrivals[0][0] <= now:
             _, number, request = heapq.heappop(self._arrivals)
-            replica = least_loaded(it for it in self._replicas if it.is_ready(now) and not it.draining)
+            replica = least_loaded(
+                replica for replica in self._replicas if replica.is_ready(now) and not replica.draining
+            )
             if replica is not None and replica.offer(request, now):
                 continue
             self._refused += 1
@@ -117,14 +121,14 @@ class _Run:
             self._autoscaler.report_queue(self._unserved.demand().get("model", 0))
 
     def _scale(self, now: float) -> None:
-        active = [it for it in self._replicas if not it.draining]
-        running = [it.name for it in active if it.is_ready(now)]
+        active = [replica for replica in self._replicas if not replica.draining]
+        running = [replica.name for replica in active if replica.is_ready(now)]
         self._target = self._autoscaler.decide(running, self._target)
         for _ in range(self._target - len(active)):
             self._replicas.append(Replica(f"r{self._started}", now))
             self._started += 1
         # Serve stops those that are not running yet first, then the newest.
-        surplus = sorted(active, key=lambda it: (it.is_ready(now), -it.started_at))[
+        surplus = sorted(active, key=lambda replica: (replica.is_ready(now), -replica.started_at))[
             : max(0, len(active) - self._target)
         ]
         for replica in surplus:

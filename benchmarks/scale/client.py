@@ -76,8 +76,8 @@ class Stream(_Answer):
             return
         seen = self._tail + data
         cut = seen.rfind(b"\n\n") + 2
-        for found in _SENT.findall(seen, 0, cut):
-            if (stamp := int(found)) != _NOT_A_TOKEN:
+        for stamp_text in _SENT.findall(seen, 0, cut):
+            if (stamp := int(stamp_text)) != _NOT_A_TOKEN:
                 self.tokens.append(Token(stamp / 1e9, now - stamp / 1e9))
         self._tail = seen[max(cut, 1) :] or b"-"
         if b"[DONE]" in seen or b"event: message_stop" in seen:

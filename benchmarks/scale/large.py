@@ -76,7 +76,8 @@ CASES: Mapping[str, Case] = {
     "a prompt of 1 MiB": Case("/v1/chat/completions", {"model": "large", "messages": _LONG}),
     "a prompt of 1 MiB, Anthropic": Case("/v1/messages", {"model": "large", "max_tokens": 9, "messages": _LONG}),
     f"{EMBEDDINGS:,} embeddings": Case(
-        "/v1/embeddings", {"model": "vectors", "input": [f"Sentence {it} of a long text." for it in range(EMBEDDINGS)]}
+        "/v1/embeddings",
+        {"model": "vectors", "input": [f"Sentence {number} of a long text." for number in range(EMBEDDINGS)]},
     ),
     f"{MESSAGES:,} messages": Case("/v1/chat/completions", {"model": "large", "messages": _CONVERSATION}),
     f"{MESSAGES:,} messages, Anthropic": Case(
@@ -181,7 +182,7 @@ def main(names: list[str]) -> int:
     ):
         found, kept = uvloop.run(measure(router, names or list(CASES)))
     print(f"Memory afterwards: {kept:.1f} MiB more (at most {KEPT_MIB:g}).")
-    return 0 if kept <= KEPT_MIB and all(it.delay <= LATE_MS for it in found.values()) else 1
+    return 0 if kept <= KEPT_MIB and all(outcome.delay <= LATE_MS for outcome in found.values()) else 1
 
 
 if __name__ == "__main__":

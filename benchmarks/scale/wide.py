@@ -39,26 +39,26 @@ _ENGINE, _ROUTERS = 8771, {FEW: 8772, MANY: 8773}
 def document(count: int) -> dict[str, Any]:
     """A configuration with this many endpoints, each with its own deployment."""
     return {
-        "endpoints": {f"e{it}": {"tasks": ["chat"], "traffic": {f"d{it}": 100}} for it in range(count)},
-        "deployments": {f"d{it}": machine.deployment(_ENGINE) for it in range(count)},
+        "endpoints": {f"e{number}": {"tasks": ["chat"], "traffic": {f"d{number}": 100}} for number in range(count)},
+        "deployments": {f"d{number}": machine.deployment(_ENGINE) for number in range(count)},
     }
 
 
 async def ask(port: int, requests: list[bytes]) -> None:
     """Sends the requests, with a limited number at once."""
     for begin in range(0, len(requests), AT_ONCE):
-        await asyncio.gather(*(client.stream(port, it) for it in requests[begin : begin + AT_ONCE]))
+        await asyncio.gather(*(client.stream(port, request) for request in requests[begin : begin + AT_ONCE]))
 
 
 async def endpoints(routers: dict[int, psutil.Process]) -> dict[int, float]:
     """A request's CPU time in microseconds, by the number of endpoints."""
-    requests = {count: [client.streamed(f"e{it}", 1) for it in range(count)] for count in routers}
+    requests = {count: [client.streamed(f"e{number}", 1) for number in range(count)] for count in routers}
     blocks: dict[int, list[float]] = {count: [] for count in routers}
     for count in routers:  # one each first: an endpoint's first request creates its metrics
         await ask(_ROUTERS[count], requests[count] * (MANY // count))
     for number in range(BLOCKS):
         for count, process in routers.items():
-            sent = [requests[count][(number * BLOCK + it) % count] for it in range(BLOCK)]
+            sent = [requests[count][(number * BLOCK + offset) % count] for offset in range(BLOCK)]
             clock = machine.CpuTime(process)
             before = clock.us()
             await ask(_ROUTERS[count], sent)
@@ -84,14 +84,14 @@ async def streams(router: psutil.Process) -> tuple[float, float, float]:
     before = machine.rss_kib(router)
     most = before
     for _ in range(ROUNDS):
-        for port, found in late.items():
+        for port, stream_tokens in late.items():
             running = asyncio.gather(*(client.stream(port, request) for _ in range(STREAMS)))
             while not running.done():
                 await asyncio.sleep(0.5)
                 most = max(most, machine.rss_kib(router))
             # The first tokens come while other clients still connect.
-            found += [token.late for tokens in await running for token in tokens[TOKENS // 8 :]]
-    direct, through = (client.p99_ms(found) for found in late.values())
+            stream_tokens += [token.late for tokens in await running for token in tokens[TOKENS // 8 :]]
+    direct, through = (client.p99_ms(tokens) for tokens in late.values())
     return direct, through, (most - before) / STREAMS
 
 

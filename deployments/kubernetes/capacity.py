@@ -125,11 +125,15 @@ def _small_settings(cluster: Mapping[str, Any], objects: Sequence[Mapping[str, A
     nodes = most_nodes(cluster)
     if nodes <= MANY_NODES:
         return
-    maps = {it["metadata"]["name"]: it.get("data") or {} for it in objects if it.get("kind") == "ConfigMap"}
+    maps = {
+        manifest["metadata"]["name"]: manifest.get("data") or {}
+        for manifest in objects
+        if manifest.get("kind") == "ConfigMap"
+    }
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         container = _container((group.get("template") or {}).get("spec") or {})
         referred = [(source.get("configMapRef") or {}).get("name") for source in container.get("envFrom") or []]
-        given = {name: value for it in referred for name, value in maps.get(it, {}).items()}
+        given = {name: value for map_name in referred for name, value in maps.get(map_name, {}).items()}
         given |= {variable["name"]: variable.get("value") for variable in container.get("env") or []}
         if cluster_settings(nodes).items() - given.items():
             name = group.get("groupName", "head")
@@ -232,13 +236,15 @@ def _nameless(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]]) 
     """Groups whose pods may ask no name server of one kind: in a pod, or at an address of the node. They would wait for
     the head without an error.
     """
-    policies = [it["spec"] for it in objects if it.get("kind") == "NetworkPolicy"]
+    policies = [manifest["spec"] for manifest in objects if manifest.get("kind") == "NetworkPolicy"]
     policies = [spec for spec in policies if "Egress" in spec.get("policyTypes", ())]
     for group in service["spec"]["rayClusterConfig"].get("workerGroupSpecs") or []:
         labels = ((group.get("template") or {}).get("metadata") or {}).get("labels") or {}
         limiting = [spec for spec in policies if _selects(spec.get("podSelector") or {}, labels)]
         rules = [rule for spec in limiting for rule in spec.get("egress") or []]
-        asked = [rule for rule in rules if not rule.get("ports") or any(it.get("port") == 53 for it in rule["ports"])]
+        asked = [
+            rule for rule in rules if not rule.get("ports") or any(port.get("port") == 53 for port in rule["ports"])
+        ]
         anywhere = ({"namespaceSelector", "ipBlock"},)
         kinds = {kind for rule in asked for peer in rule.get("to") or anywhere for kind in peer}
         name = f"group {group.get('groupName')}"
@@ -253,9 +259,9 @@ def _nameless(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]]) 
 
 def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether `matchLabels` and the operator In fit; other operators are taken to."""
-    choices = [it for it in selector.get("matchExpressions") or [] if it["operator"] == "In"]
+    choices = [expression for expression in selector.get("matchExpressions") or [] if expression["operator"] == "In"]
     fits: bool = (selector.get("matchLabels") or {}).items() <= labels.items()
-    return fits and all(labels.get(it["key"]) in it["values"] for it in choices)
+    return fits and all(labels.get(choice["key"]) in choice["values"] for choice in choices)
 
 
 def _unpinned(document: Mapping[str, Any]) -> Iterator[str]:

@@ -139,9 +139,9 @@ _Name = tuple[str, str, str]
 
 def _by_name(objects: Sequence[Manifest]) -> dict[_Name, Manifest]:
     return {
-        (it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"]): it
-        for it in objects
-        if it["kind"] != "RayService"
+        (manifest["kind"], manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]): manifest
+        for manifest in objects
+        if manifest["kind"] != "RayService"
     }
 
 
@@ -214,5 +214,5 @@ def _differing(old: Any, new: Any, path: str = "") -> Iterator[str]:
 
 def _names(values: Sequence[Any]) -> list[str]:
     """The names of all elements; none where an element has no name."""
-    found = [it.get("groupName") or it.get("name") for it in values if isinstance(it, Mapping)]
+    found = [item.get("groupName") or item.get("name") for item in values if isinstance(item, Mapping)]
     return [str(name) for name in found] if len(found) == len(values) and all(found) else []

@@ -94,7 +94,7 @@ def download(
         info = HfApi().model_info(source, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT_S)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         ignored = _ignored(list(sizes))
-        files = {name: size for name, size in sizes.items() if not any(fnmatch(name, it) for it in ignored)}
+        files = {name: size for name, size in sizes.items() if not any(fnmatch(name, pattern) for pattern in ignored)}
         total = sum(files.values())
         folder.mkdir(parents=True, exist_ok=True)
         missing, free = total - _bytes_in(folder), shutil.disk_usage(folder).free

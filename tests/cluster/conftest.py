@@ -69,7 +69,7 @@ def the_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def served(made: Lab, **autoscaling: Any) -> dict[str, Any]:
     """The overlay's applications: its routers, and one engine with a given pace in place of the model."""
     document = yaml.safe_load(made.service_object()["spec"]["serveConfigV2"])
-    applications = {it["name"]: it for it in document["applications"]}
+    applications = {application["name"]: application for application in document["applications"]}
     router, blue = applications["router"], applications[BLUE]
     router["deployments"][0]["autoscaling_config"] |= QUICK
     user_config = router["deployments"][0]["user_config"]

@@ -34,11 +34,11 @@ def at_work(cluster: Cluster) -> list[Pod]:
 
 
 def addresses(cluster: Cluster) -> set[str]:
-    return {it.address for it in cluster.replicas(BLUE).values()}
+    return {replica.address for replica in cluster.replicas(BLUE).values()}
 
 
 def router_addresses(cluster: Cluster) -> set[str]:
-    return {it.address for it in cluster.routers().values()}
+    return {router.address for router in cluster.routers().values()}
 
 
 def left(cluster: Cluster, pods: list[Pod]) -> list[Pod]:
@@ -47,7 +47,7 @@ def left(cluster: Cluster, pods: list[Pod]) -> list[Pod]:
 
 
 def carried_by(pod: Pod, outcomes: list[Outcome]) -> list[Outcome]:
-    return [it for it in outcomes if it.served_by.startswith(f"{pod.name}:")]
+    return [outcome for outcome in outcomes if outcome.served_by.startswith(f"{pod.name}:")]
 
 
 def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster, figures: Figures) -> None:
@@ -56,16 +56,16 @@ def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster,
     asks = [Ask(chunks=75, every_s=1.0, within_s=240) for _ in range(16)]
     with wide.client.dripping() as drip:
         with wide.client.asking(asks) as streams:
-            wide.until(streams.have_started, lambda: [str(it) for it in streams.outcomes])
+            wide.until(streams.have_started, lambda: [str(outcome) for outcome in streams.outcomes])
             begun = time.monotonic()
             engine.delete()
             router.delete()
             outcomes = streams.wait()
-        last = max(it.ended or 0 for it in outcomes)
+        last = max(outcome.ended or 0 for outcome in outcomes)
         wide.until(lambda: len(wide.replicas(BLUE)) == 2, wide.serve.messages)
         wide.until(lambda: len(wide.routers()) == 2, wide.serve.messages)
     assert carried_by(engine, outcomes)
-    assert min((it.ended or 0) - it.begun for it in outcomes) > 60
+    assert min((outcome.ended or 0) - outcome.begun for outcome in outcomes) > 60
     assert lost(outcomes) == []
     assert lost(drip.outcomes) == []
     wide.until(lambda: not left(wide, [engine, router]) or time.monotonic() > last + LINGERS_S, list)
@@ -83,11 +83,11 @@ def test_silent_nodes_lose_only_the_streams_that_started_there(wide: Cluster, th
     engine = at_work(wide)[0]
     router = next(pod for pod in wide.kuberay.of(ROUTERS) if pod.address in router_addresses(wide))
     silent = {engine.address, router.address}
-    beside = Client(lambda: [it for it in wide.kuberay.endpoints() if it not in silent], the_lab.key)
+    beside = Client(lambda: [address for address in wide.kuberay.endpoints() if address not in silent], the_lab.key)
     asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(32)]  # enough for each way to have some
     with wide.client.dripping() as drip:
         with beside.asking(asks) as streams:
-            wide.until(streams.have_started, lambda: [str(it) for it in streams.outcomes])
+            wide.until(streams.have_started, lambda: [str(outcome) for outcome in streams.outcomes])
             wide.kuberay.lose(engine)
             wide.kuberay.lose(router)
             moment = time.monotonic()
@@ -99,22 +99,24 @@ def test_silent_nodes_lose_only_the_streams_that_started_there(wide: Cluster, th
         back = wide.until(
             lambda: len(wide.replicas(BLUE)) == 2 and len(wide.routers()) == 2, wide.serve.messages, within_s=480
         )
-    failed = [it for it in outcomes if it.stream_error is not None]
-    cut = [it for it in outcomes if it.error is not None]
-    whole = [it for it in outcomes if it not in failed and it not in cut]
+    failed = [outcome for outcome in outcomes if outcome.stream_error is not None]
+    cut = [outcome for outcome in outcomes if outcome.error is not None]
+    whole = [outcome for outcome in outcomes if outcome not in failed and outcome not in cut]
     assert failed
     assert cut
     assert whole
-    for error in (it.stream_error or {} for it in failed):
+    for error in (outcome.stream_error or {} for outcome in failed):
         assert error.keys() == {"message", "type", "param", "code"}
         assert (error["type"], bool(error["message"])) == ("server_error", True)
     assert lost(whole) == []
     assert carried_by(engine, whole) == []
     assert carried_by(engine, failed) == failed
-    assert all((it.ended or 0) - moment < GOES_ON_S for it in failed), "by the router's timeout, not by Ray's notice"
-    assert [str(it) for it in cut if "no end" in (it.error or "")] == []
-    assert lost([it for it in drip.outcomes if it.begun > moment or it.address not in silent]) == []
-    errors_s, cuts_s = (max((it.ended or 0) - moment for it in part) for part in (failed, cut))
+    assert all((outcome.ended or 0) - moment < GOES_ON_S for outcome in failed), (
+        "by the router's timeout, not by Ray's notice"
+    )
+    assert [str(outcome) for outcome in cut if "no end" in (outcome.error or "")] == []
+    assert lost([outcome for outcome in drip.outcomes if outcome.begun > moment or outcome.address not in silent]) == []
+    errors_s, cuts_s = (max((outcome.ended or 0) - moment for outcome in part) for part in (failed, cut))
     figures.add(
         "A node of engines and one of routers stop responding",
         f"of {len(outcomes)} streams {len(failed)} of the engine there end with an error within {errors_s:.0f} s "
@@ -125,10 +127,10 @@ def test_silent_nodes_lose_only_the_streams_that_started_there(wide: Cluster, th
 
 
 def test_nothing_is_lost_while_the_head_is_down_for_30_s(wide: Cluster, figures: Figures) -> None:
-    before = {id: it.pid for id, it in {**wide.replicas(BLUE), **wide.routers()}.items()}
+    before = {id: replica.pid for id, replica in {**wide.replicas(BLUE), **wide.routers()}.items()}
     asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(8)]
     with wide.client.dripping() as drip, wide.client.asking(asks) as streams:
-        wide.until(streams.have_started, lambda: [str(it) for it in streams.outcomes])
+        wide.until(streams.have_started, lambda: [str(outcome) for outcome in streams.outcomes])
         moment = time.monotonic()
         wide.kuberay.crash_head()
         assert wide.serve.statuses() == {}
@@ -137,7 +139,7 @@ def test_nothing_is_lost_while_the_head_is_down_for_30_s(wide: Cluster, figures:
         back = wide.until(lambda: wide.serve.statuses() != {}, list)
         wide.runs()
         outcomes = streams.wait()
-    after = {id: it.pid for id, it in {**wide.replicas(BLUE), **wide.routers()}.items()}
+    after = {id: replica.pid for id, replica in {**wide.replicas(BLUE), **wide.routers()}.items()}
     assert after == before
     assert lost(outcomes) == []
     assert lost(drip.outcomes) == []

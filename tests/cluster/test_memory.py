@@ -26,12 +26,12 @@ def test_a_pod_over_its_memory_limit_is_killed_and_replaced(cluster: Cluster, th
             used[container] = container.memory.used // MIB
         assert pod.container.memory is not None
         assert pod.container.memory.limit == manifest.memory(pod.template["spec"]["containers"][0])
-    working = {it.address for it in cluster.replicas(BLUE).values()}
+    working = {replica.address for replica in cluster.replicas(BLUE).values()}
     victim = next(pod for pod in cluster.kuberay.of(ENGINES) if pod.address in working)
     memory = victim.container.memory
     assert memory is not None
     fills = [Ask(streamed=False, fill=victim.name, fill_mib=FILL_MIB)] * 6
-    assert all(it.is_whole for it in cluster.client.ask_all(fills)), "it has that much"
+    assert all(outcome.is_whole for outcome in cluster.client.ask_all(fills)), "it has that much"
     assert memory.kills == 0
     memory.limit = memory.used + ROOM_MIB * MIB
     begun = time.monotonic()
@@ -39,14 +39,14 @@ def test_a_pod_over_its_memory_limit_is_killed_and_replaced(cluster: Cluster, th
         cluster.client.ask_all(fills)
         ended = cluster.until(lambda: victim not in cluster.kuberay.pods, cluster.kuberay.endpoints)
         back = cluster.until(
-            lambda: len({it.address for it in cluster.replicas(BLUE).values()} - {victim.address}) == 2,
+            lambda: len({replica.address for replica in cluster.replicas(BLUE).values()} - {victim.address}) == 2,
             cluster.serve.messages,
         )
         again = time.monotonic()
         cluster.until(lambda: time.monotonic() > again + 5, list)
-    assert all(it.is_whole for it in cluster.client.ask_all(fills))
-    lost = [it for it in drip.outcomes if not it.is_whole]
-    assert [str(it) for it in lost if it.begun > again] == []
+    assert all(outcome.is_whole for outcome in cluster.client.ask_all(fills))
+    lost = [outcome for outcome in drip.outcomes if not outcome.is_whole]
+    assert [str(outcome) for outcome in lost if outcome.begun > again] == []
     assert len(lost) < (again - begun) / 2, "the other replica serves"
     head, *_ = (amount for container, amount in used.items() if container is cluster.kuberay.head.container)
     figures.add(

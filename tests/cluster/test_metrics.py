@@ -21,22 +21,26 @@ PORTS = range(30000, 30020)
 def labels_of(samples: dict[Series, float], name: str, **wanted: str) -> dict[str, dict[str, str]]:
     """The labels of the metric's samples that have the wanted ones, by replica."""
     found = [dict(labels) for metric, labels in samples if metric == name]
-    return {it["replica"]: it for it in found if wanted.items() <= it.items()}
+    return {labels["replica"]: labels for labels in found if wanted.items() <= labels.items()}
 
 
 def test_every_nodes_ingress_serves_the_series_of_every_replica(cluster: Cluster, figures: Figures) -> None:
-    assert all(it.is_whole for it in cluster.client.ask_all([Ask(streamed=False)] * 20))
+    assert all(outcome.is_whole for outcome in cluster.client.ask_all([Ask(streamed=False)] * 20))
     routers, engines = cluster.routers(), cluster.replicas(BLUE)
     counted = set()
     for pod in cluster.kuberay.pods:
         with joined(PREFIX + cluster.kuberay.head.name):  # no policy lets others reach the head
             samples = Scraper(f"http://{pod.address}:8000").scrape()
         seen = labels_of(samples, REQUESTS, endpoint="chat", deployment=BLUE, component="router")
-        assert {id: it["node"] for id, it in seen.items()} == {id: it.address for id, it in routers.items()}
+        assert {id: labels["node"] for id, labels in seen.items()} == {
+            id: router.address for id, router in routers.items()
+        }
         engine = labels_of(samples, MEMORY, component="engine", deployment=BLUE, endpoint="chat")
-        assert {id: it["node"] for id, it in engine.items()} == {id: it.address for id, it in engines.items()}
+        assert {id: labels["node"] for id, labels in engine.items()} == {
+            id: engine_replica.address for id, engine_replica in engines.items()
+        }
         proxies = {dict(labels).get("node") for name, labels in samples if name == "haproxy_process_uptime_seconds"}
-        assert proxies >= {it.address for it in (*routers.values(), *engines.values())}
+        assert proxies >= {replica.address for replica in (*routers.values(), *engines.values())}
         counted.add(sum(value for (name, _), value in samples.items() if name == REQUESTS))
     assert len(counted) == 1, "whichever node is asked, the sum is the same"
     pods = len(cluster.kuberay.pods)
@@ -52,9 +56,11 @@ def test_a_stopping_replica_is_scraped_until_its_last_stream_ends(
     cluster.until(lambda: len(cluster.replicas(BLUE)) == 2, cluster.serve.messages)
     scraper = Scraper(f"http://{next(iter(cluster.routers().values())).address}:8000")
     with cluster.client.asking([Ask(chunks=40, every_s=2.0)] * 8) as running:
-        cluster.until(lambda: all(it.first_at for it in running.outcomes), lambda: [*map(str, running.outcomes)])
+        cluster.until(
+            lambda: all(outcome.first_at for outcome in running.outcomes), lambda: [*map(str, running.outcomes)]
+        )
         beside = PREFIX + cluster.kuberay.head.name  # only Ray's pods reach replicas' own ports
-        ports = {it.address: listening(it.address, beside) for it in cluster.replicas(BLUE).values()}
+        ports = {replica.address: listening(replica.address, beside) for replica in cluster.replicas(BLUE).values()}
         assert all(ports.values())
         cluster.serve.put(served(the_lab, min_replicas=1, max_replicas=1))
         cluster.until(lambda: bool(cluster.serve.replicas(BLUE, "STOPPING")), cluster.serve.messages)
@@ -65,9 +71,10 @@ def test_a_stopping_replica_is_scraped_until_its_last_stream_ends(
         assert draining.pop(stopped.id) == 1.0
         assert set(draining.values()) == {0.0}
         assert labels_of(samples, MEMORY, deployment=BLUE)[stopped.id]["node"] == stopped.address
-    assert all(it.is_whole for it in running.outcomes), [*map(str, running.outcomes)]
+    assert all(outcome.is_whole for outcome in running.outcomes), [*map(str, running.outcomes)]
     cluster.until(
-        lambda: stopped.id not in {it["labels"].get("replica") for it in scraper.targets()}, cluster.serve.messages
+        lambda: stopped.id not in {target["labels"].get("replica") for target in scraper.targets()},
+        cluster.serve.messages,
     )
     seen = f"its port closed after {closed_after:.0f} s; scraped all the same until its last stream had ended"
     figures.add("Metrics of a replica that is being stopped", seen)

@@ -18,16 +18,16 @@ def addresses(cluster: Cluster, group: str) -> set[str]:
 def test_routers_run_on_cpu_nodes_and_engines_on_the_nodes_for_engines(cluster: Cluster, figures: Figures) -> None:
     routers, engines = cluster.routers(), cluster.replicas(BLUE)
     assert len(routers) == 2
-    assert {it.address for it in routers.values()} == addresses(cluster, ROUTERS)
+    assert {router.address for router in routers.values()} == addresses(cluster, ROUTERS)
     assert len(engines) == 1
-    assert {it.address for it in engines.values()} == addresses(cluster, ENGINES)
+    assert {engine.address for engine in engines.values()} == addresses(cluster, ENGINES)
     figures.add("Placement", "2 routers on the 2 nodes for routers, the engine on a node for engines, which it made")
 
 
 def test_the_ingress_of_every_node_reaches_every_replica(cluster: Cluster, the_lab: Lab, figures: Figures) -> None:
     cluster.apply(served(the_lab, min_replicas=2, max_replicas=2))
     cluster.until(lambda: len(cluster.replicas(BLUE)) == 2, cluster.serve.messages)
-    nodes = {it.address for it in cluster.replicas(BLUE).values()}
+    nodes = {replica.address for replica in cluster.replicas(BLUE).values()}
     assert len(nodes) == 2
     pods = cluster.kuberay.pods
     names = {pod.name for pod in cluster.kuberay.of(ENGINES)}

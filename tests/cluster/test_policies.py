@@ -82,7 +82,9 @@ class Crowd:
         names = {address: name for name, address in self.addresses.items()}
         found = set()
         for source in sources:
-            places = [Place(it, port, protocol) for it in names for protocol, port in PORTS if names[it] != source]
+            places = [
+                Place(name, port, protocol) for name in names for protocol, port in PORTS if names[name] != source
+            ]
             for place in accepting(PREFIX + CROWD + source, places):
                 found.add((source, names[place.address], place.protocol, place.port))
         return found
@@ -130,25 +132,29 @@ def test_packets_pass_as_promised_and_all_others_are_dropped(
 @pytest.mark.parametrize(
     ("name", "change", "closed"),
     [
-        ("switchyard-clients", lambda it: it["ingress"].clear(), ("stranger", "router", "TCP", INGRESS)),
-        ("switchyard-operator", lambda it: it["ingress"].clear(), ("operator", "head", "TCP", DASHBOARD)),
-        ("switchyard-redis", lambda it: it["ingress"][0]["ports"][0].update(port=1), ("head", "redis", "TCP", REDIS)),
-        ("switchyard-engines", lambda it: it["egress"][1]["ports"].pop(0), ("engine", "kube-dns", "UDP", 53)),
-        ("switchyard-engines", lambda it: it["egress"].pop(0), ("engine", "head", "TCP", REDIS)),
-        ("switchyard-monitoring", lambda it: it["ingress"].clear(), ("prometheus", "engine", "TCP", METRICS)),
+        ("switchyard-clients", lambda spec: spec["ingress"].clear(), ("stranger", "router", "TCP", INGRESS)),
+        ("switchyard-operator", lambda spec: spec["ingress"].clear(), ("operator", "head", "TCP", DASHBOARD)),
+        (
+            "switchyard-redis",
+            lambda spec: spec["ingress"][0]["ports"][0].update(port=1),
+            ("head", "redis", "TCP", REDIS),
+        ),
+        ("switchyard-engines", lambda spec: spec["egress"][1]["ports"].pop(0), ("engine", "kube-dns", "UDP", 53)),
+        ("switchyard-engines", lambda spec: spec["egress"].pop(0), ("engine", "head", "TCP", REDIS)),
+        ("switchyard-monitoring", lambda spec: spec["ingress"].clear(), ("prometheus", "engine", "TCP", METRICS)),
     ],
 )
 def test_a_port_that_a_policy_lacks_is_missed(
     crowd: Crowd, policies: list[Any], name: str, change: Callable[[Any], object], closed: Flow
 ) -> None:
     planted = copy.deepcopy(policies)
-    change(next(it for it in planted if it["metadata"]["name"] == name)["spec"])
+    change(next(policy for policy in planted if policy["metadata"]["name"] == name)["spec"])
     missed = wanted(crowd, closed[:1]) - crowd.flows(planted, closed[:1])
     assert closed in missed
 
 
 def test_a_policy_that_is_missing_is_noticed(crowd: Crowd, policies: list[Any]) -> None:
     """Without its policy, everyone reaches Redis."""
-    without = [it for it in policies if it["metadata"]["name"] != "switchyard-redis"]
+    without = [policy for policy in policies if policy["metadata"]["name"] != "switchyard-redis"]
     passed = crowd.flows(without, ["stranger"])
     assert ("stranger", "redis", "TCP", REDIS) in passed - wanted(crowd, ["stranger"])

@@ -23,7 +23,7 @@ BURSTS_S, BURST, EVERY_S, LASTS_S = (12.0, 36.0), 16, 3.0, 54.0
 
 
 def blue_of(document: Any) -> Any:
-    return next(it for it in document["applications"] if it["name"] == BLUE)
+    return next(application for application in document["applications"] if application["name"] == BLUE)
 
 
 def test_refused_requests_start_replicas(cluster: Cluster, the_lab: Lab, figures: Figures) -> None:
@@ -34,12 +34,12 @@ def test_refused_requests_start_replicas(cluster: Cluster, the_lab: Lab, figures
     cluster.until(lambda: len(cluster.replicas(BLUE)) == 1, cluster.serve.messages)
     streams = [Ask(chunks=60, every_s=1.0, within_s=240)] * 2
     with cluster.client.asking(streams) as running:
-        cluster.until(running.have_started, lambda: [str(it) for it in running.outcomes])
+        cluster.until(running.have_started, lambda: [str(outcome) for outcome in running.outcomes])
         with cluster.client.asking([Ask(streamed=False, within_s=240)] * 12) as burst:
             waited = cluster.until(lambda: len(cluster.replicas(BLUE)) == 2, cluster.serve.messages)
-    refused = [it for it in burst.outcomes if it.status == 503]
+    refused = [outcome for outcome in burst.outcomes if outcome.status == 503]
     assert refused
-    assert lost([*running.outcomes, *(it for it in burst.outcomes if it not in refused)]) == []
+    assert lost([*running.outcomes, *(outcome for outcome in burst.outcomes if outcome not in refused)]) == []
     figures.add(
         "12 requests at once at a full replica",
         f"{len(refused)} refused; a second replica, on a node of its own, after {waited:.0f} s",
@@ -94,14 +94,14 @@ def bursts(cluster: Cluster, document: Any) -> Cost:
         lambda: (cluster.serve.messages(), [pod.name for pod in cluster.kuberay.pods]),
     )
     moments = [number * EVERY_S for number in range(int(LASTS_S / EVERY_S))] + [
-        it for it in BURSTS_S for _ in range(BURST)
+        moment for moment in BURSTS_S for _ in range(BURST)
     ]
-    asks = [Ask(chunks=SERVICE_S, every_s=1.0, within_s=240, after_s=it) for it in moments]
+    asks = [Ask(chunks=SERVICE_S, every_s=1.0, within_s=240, after_s=moment) for moment in moments]
     with counted(cluster) as seen:
         outcomes = cluster.client.ask_all(asks)
         cluster.until(lambda: seen[-1][1] == 1, cluster.serve.messages)
-    refused = [it for it in outcomes if it.status == 503]
-    assert lost([it for it in outcomes if it not in refused]) == []
+    refused = [outcome for outcome in outcomes if outcome.status == 503]
+    assert lost([outcome for outcome in outcomes if outcome not in refused]) == []
     gpu_s = sum(number * (after - at) for (at, number), (after, _) in pairwise(seen))
     most = max(number for _, number in seen)
     return Cost(gpu_s, sum(map(is_late, outcomes)), len(refused), len(outcomes), most)

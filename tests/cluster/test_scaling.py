@@ -34,7 +34,7 @@ def test_the_first_requests_wait_through_the_cold_start(asleep: Cluster, figures
     asks = [Ask(chunks=2, streamed=streamed, within_s=240) for streamed in (True, False) * 4]
     outcomes = asleep.client.ask_all(asks)
     assert lost(outcomes) == []
-    slowest = max((it.ended or 0) - it.begun for it in outcomes)
+    slowest = max((outcome.ended or 0) - outcome.begun for outcome in outcomes)
     assert asleep.replicas(BLUE)
     figures.add(
         "`min_replicas: 0`, no node for engines either",
@@ -49,7 +49,7 @@ def test_load_raises_replicas_and_nodes_and_its_end_lowers_both_to_0(asleep: Clu
         with asleep.client.asking(asks) as streams:
             asleep.until(lambda: len(asleep.replicas(BLUE)) == 2, asleep.serve.messages)
             grown = time.monotonic() - begun
-            nodes = {it.address for it in asleep.replicas(BLUE).values()}
+            nodes = {replica.address for replica in asleep.replicas(BLUE).values()}
             assert nodes == {pod.address for pod in asleep.kuberay.of(ENGINES)}
             assert len(nodes) == 2
             assert lost(streams.wait()) == []

@@ -30,7 +30,9 @@ def awake(cluster: Cluster, the_lab: Lab) -> Cluster:
 def with_variant(the_lab: Lab, environment: dict[str, str]) -> Any:
     """The configuration with one more application, in an endpoint of its own."""
     overlay = yaml.safe_load(the_lab.service_object()["spec"]["serveConfigV2"])
-    variant = next(copy.deepcopy(it) for it in overlay["applications"] if it["name"] == GREEN)
+    variant = next(
+        copy.deepcopy(application) for application in overlay["applications"] if application["name"] == GREEN
+    )
     variant["args"]["llm_config"]["runtime_env"]["env_vars"] |= environment
     changed = served(the_lab, min_replicas=1, max_replicas=1)
     user_config = changed["applications"][0]["deployments"][0]["user_config"]

@@ -27,7 +27,7 @@ def test_nothing_is_lost_when_a_new_cluster_takes_over(cluster: Cluster, the_lab
         successor.until(lambda: len(successor.kuberay.endpoints()) >= 2, successor.kuberay.endpoints)
         up = time.monotonic() - begun
         with client.asking(asks) as streams:
-            cluster.until(streams.have_started, lambda: [str(it) for it in streams.outcomes])
+            cluster.until(streams.have_started, lambda: [str(outcome) for outcome in streams.outcomes])
             current[0] = successor
             cluster.kuberay.delete()
             outcomes = streams.wait()
@@ -39,7 +39,7 @@ def test_nothing_is_lost_when_a_new_cluster_takes_over(cluster: Cluster, the_lab
             return all(pod.is_head for pod in cluster.kuberay.pods)
 
         gone = cluster.until(only_the_head_is_left, lambda: [pod.name for pod in cluster.kuberay.pods])
-    assert all("blue-" in it.served_by for it in outcomes)
+    assert all("blue-" in outcome.served_by for outcome in outcomes)
     assert lost(outcomes) == []
     assert lost(drip.outcomes) == []
     figures.add(

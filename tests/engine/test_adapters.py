@@ -21,7 +21,7 @@ PROMPT = "Hello world"
 
 
 def configuration() -> dict[str, Any]:
-    own = {it: {"app": "tiny", "model": f"{it}-lora", "parent": "base"} for it in (*ADAPTERS, "spanish")}
+    own = {adapter: {"app": "tiny", "model": f"{adapter}-lora", "parent": "base"} for adapter in (*ADAPTERS, "spanish")}
     tasks = ["chat", "completions", "responses"]
     return {
         "endpoints": {
@@ -69,12 +69,12 @@ def test_adapters_answer_differently_from_each_other_and_from_their_parent(alone
 def test_each_adapter_answers_in_a_batch_as_it_does_alone(client: httpx.Client, alone: Mapping[str, str]) -> None:
     calls = [*DEPLOYMENTS, *reversed(DEPLOYMENTS)] * 3
     with ThreadPoolExecutor(len(calls)) as pool:
-        answers = list(pool.map(lambda it: completed(client, it), calls))
+        answers = list(pool.map(lambda model: completed(client, model), calls))
     assert answers == [alone[call] for call in calls]
 
 
 def test_the_list_of_models_says_which_are_adapters(client: httpx.Client) -> None:
-    listed = {it["id"]: it for it in client.get("/v1/models").json()["data"]}
+    listed = {model["id"]: model for model in client.get("/v1/models").json()["data"]}
     assert {deployment: listed[deployment]["root"] for deployment in DEPLOYMENTS} == {"base": "tiny"} | {
         adapter: f"{adapter}-lora" for adapter in ADAPTERS
     }
@@ -88,8 +88,8 @@ def test_traffic_is_split_between_adapters_and_a_user_stays_on_one(
     for number in range(6):
         body = {"model": "chat", "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "user": f"user {number}"}
         twice = [client.post("/v1/completions", json=body) for _ in range(2)]
-        (name,) = {it.headers["azureml-model-deployment"] for it in twice}
-        assert {it.json()["choices"][0]["text"] for it in twice} == {alone[name]}
+        (name,) = {answer.headers["azureml-model-deployment"] for answer in twice}
+        assert {answer.json()["choices"][0]["text"] for answer in twice} == {alone[name]}
         seen.add(name)
     assert seen == set(ADAPTERS)
 

@@ -29,18 +29,18 @@ def test_vllm_reads_times_lengths_and_texts(tmp_path: Path) -> None:
     defaults = vars(parser.parse_args(["--dataset-path", str(path)]))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(MODEL.tokenizer.to_str()))
     timed = TimedTrace(**defaults).sample(tokenizer=tokenizer, num_requests=10)
-    assert [(it.timestamp, it.prompt_len, it.expected_output_len) for it in timed] == [
+    assert [(request.timestamp, request.prompt_len, request.expected_output_len) for request in timed] == [
         (0.0, 40, 7),
         (1.5, 50, 8),
         (4.0, 3, 9),
     ]
-    beginnings = [it.prompt[:16] for it in timed]
+    beginnings = [request.prompt[:16] for request in timed]
     assert beginnings[0] == beginnings[1] != beginnings[2], "prompts of one unit have the same beginning"
     custom = CustomDataset(dataset_path=str(path), disable_shuffle=True).sample(
         tokenizer=tokenizer, num_requests=3, output_len=-1, skip_chat_template=True
     )
     made_up = [line["prompt"] for line in trace(recorded, "vllm-bench", Estimates())]
-    assert [(it.prompt, it.expected_output_len) for it in custom] == [
+    assert [(request.prompt, request.expected_output_len) for request in custom] == [
         (made_up[0], 7),
         (made_up[1], 8),
         ("once upon", 9),

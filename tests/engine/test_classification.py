@@ -113,9 +113,9 @@ def test_raw_scores_are_vllms(classifier: tuple[Classifier, str]) -> None:
     """Without the softmax, and in vLLM 0.29 without the tanh of BERT's pooler, too."""
     model, url = classifier
     body = {"inputs": [[text] for text in TEXTS], "raw_scores": True}
-    for found, text in zip(httpx.post(f"{url}/predict", json=body, timeout=300).json(), TEXTS, strict=True):
+    for scores, text in zip(httpx.post(f"{url}/predict", json=body, timeout=300).json(), TEXTS, strict=True):
         expected = sorted(model.raw_scores(text), reverse=True)
-        assert [item["score"] for item in found] == pytest.approx(expected, rel=1e-3, abs=1e-2)
+        assert [item["score"] for item in scores] == pytest.approx(expected, rel=1e-3, abs=1e-2)
 
 
 def test_a_text_that_is_too_long_is_the_clients_error(classifier: tuple[Classifier, str]) -> None:

@@ -244,7 +244,9 @@ def test_continuations_go_on_when_they_are_preempted(http: httpx.Client) -> None
     before = preemptions(http)
     with ThreadPoolExecutor(len(bodies)) as threads:
         rests = list(
-            threads.map(lambda body, it: asked(http, CHAT, body, it.tokens[:40], id=str(body["seed"])), bodies, whole)
+            threads.map(
+                lambda body, answer: asked(http, CHAT, body, answer.tokens[:40], id=str(body["seed"])), bodies, whole
+            )
         )
     assert preemptions(http) > before
     assert [rest.tokens for rest in rests] == [answer.tokens[40:] for answer in whole]

@@ -40,6 +40,6 @@ def test_vllms_spans_are_children_of_the_routers_with_the_same_sampling() -> Non
                 "OTEL_TRACES_SAMPLER": "parentbased_always_off",
             },
         )
-    (span,) = [it for it in collector.spans if it.name == "llm_request"]
+    (span,) = [span for span in collector.spans if span.name == "llm_request"]
     assert (span.trace, span.parent, span.kind) == (f"{TRACE:032x}", f"{PARENT:016x}", "SERVER")
     assert span.wire.trace_state == "vendor=1"

@@ -52,7 +52,7 @@ class Cluster:
                     found.append(process)
             except psutil.NoSuchProcess:
                 continue
-        return sorted(found, key=lambda it: it.create_time())
+        return sorted(found, key=lambda process: process.create_time())
 
     def kill(self, title: str) -> None:
         """SIGKILL to one process; fails unless it is gone."""

@@ -115,5 +115,5 @@ def test_a_rolling_update_finishes_the_running_requests(cluster: Cluster, applic
     outcomes = traffic.since(moment)
     assert unexplained(outcomes) == []
     assert {outcome.lane.name for outcome in outcomes if outcome.lane in LONG and outcome.begun < moment} == {
-        it.name for it in LONG
+        lane.name for lane in LONG
     }

@@ -169,9 +169,9 @@ def test_every_stream_ends_as_if_its_engine_had_not_been_lost(
     failed = unexplained(outcomes)
     assert not failed, "\n".join(failed)
     different = [
-        f"{outcome.lane.name}: {path}: {found!r}, not {expected!r}"
+        f"{outcome.lane.name}: {path}: {actual!r}, not {expected!r}"
         for outcome in outcomes
-        for path, found, expected in differences(seen(outcome.body), golden[outcome.lane.name])
+        for path, actual, expected in differences(seen(outcome.body), golden[outcome.lane.name])
     ]
     assert not different, "\n".join(different)
     wait_until(lambda: moved(cluster) > moved_before, lambda: moved(cluster), within_s=30)

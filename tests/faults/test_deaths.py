@@ -51,7 +51,7 @@ def test_the_death_of_a_router_loses_only_its_own_requests(cluster: Cluster, tra
     cluster.kill(ROUTER)
     cluster.whole_again()
     traffic.flows()
-    assert unexplained(traffic.since(moment), lambda it: it.begun < moment) == []
+    assert unexplained(traffic.since(moment), lambda outcome: outcome.begun < moment) == []
 
 
 def test_the_ingress_recovers_by_itself(cluster: Cluster, traffic: Traffic) -> None:
@@ -62,5 +62,5 @@ def test_the_ingress_recovers_by_itself(cluster: Cluster, traffic: Traffic) -> N
     wait_until_back(cluster.answers, cluster.state)
     back = time.monotonic()
     traffic.flows()
-    assert unexplained(traffic.since(moment), lambda it: it.begun < back) == []
+    assert unexplained(traffic.since(moment), lambda outcome: outcome.begun < back) == []
     assert back - moment < BACK_WITHIN_S

@@ -106,8 +106,11 @@ def test_the_limits_store_may_fail_and_recover(cluster: Cluster, meanwhile: str)
             back = time.monotonic()
             traffic.flows(1)
     outcomes = traffic.since(moment)
-    assert unexplained(outcomes, lambda it: gone < it.ended and it.begun < back and is_refused(it)) == []
-    refused = {it.lane.name for it in outcomes if is_refused(it)}
+    assert (
+        unexplained(outcomes, lambda outcome: gone < outcome.ended and outcome.begun < back and is_refused(outcome))
+        == []
+    )
+    refused = {outcome.lane.name for outcome in outcomes if is_refused(outcome)}
     assert refused == ({lane.name for lane in lanes()} if meanwhile == "refuse" else set())
-    assert any("x-ratelimit-limit-requests" in it.headers for it in outcomes if it.begun > back)
+    assert any("x-ratelimit-limit-requests" in outcome.headers for outcome in outcomes if outcome.begun > back)
     nothing_is_in_flight(cluster)

@@ -20,7 +20,7 @@ def test_sigterm_finishes_requests_in_progress(cluster: Cluster) -> None:
         time.sleep(0.2)
         traffic.stop()
     assert cluster.launcher.process.wait(120) == 0
-    carried = [it for it in traffic.since(moment) if it.begun < moment]
-    assert {it.lane.name for it in carried} == {lane.name for lane in streams}
+    carried = [outcome for outcome in traffic.since(moment) if outcome.begun < moment]
+    assert {outcome.lane.name for outcome in carried} == {lane.name for lane in streams}
     assert unexplained(carried) == []
     assert run_processes.processes_of(cluster.launcher.run_id) == []

@@ -104,7 +104,9 @@ def test_an_image_runs_without_root_and_has_no_installer(image: str, images: dic
 def test_routers_and_the_head_need_neither_vllm_nor_torch(images: dict[str, str]) -> None:
     """The head builds the engines' applications."""
     application = next(
-        it for it in yaml.safe_load((ROOT / "serve_config.yaml").read_text())["applications"] if it["name"] == BLUE
+        application
+        for application in yaml.safe_load((ROOT / "serve_config.yaml").read_text())["applications"]
+        if application["name"] == BLUE
     )
     script = (
         "import importlib.util, json, sys; from deployments.llm import build;"
@@ -115,7 +117,7 @@ def test_routers_and_the_head_need_neither_vllm_nor_torch(images: dict[str, str]
     done = run(*contained(images["router"], "2g"), "python", "-c", script, json.dumps(application["args"]))
     assert done.stdout.splitlines()[-1] == "[None, None, None]"
     sizes = {
-        it: int(run(*runtime(), "image", "inspect", "--format", "{{.Size}}", name).stdout)
-        for it, name in images.items()
+        variant: int(run(*runtime(), "image", "inspect", "--format", "{{.Size}}", name).stdout)
+        for variant, name in images.items()
     }
     assert sizes["router"] < sizes["cpu"] / 2, sizes

@@ -58,4 +58,4 @@ def test_llamaindexes_embeddings_get_their_model_name_from_the_server(applicatio
 
     model: Any = AzureAIEmbeddingsModel(endpoint=application.url, credential="unused")
     assert model.model_name == "chat"
-    assert [len(it) for it in model.get_text_embedding_batch(["hello", "world"])] == [384, 384]
+    assert [len(vector) for vector in model.get_text_embedding_batch(["hello", "world"])] == [384, 384]

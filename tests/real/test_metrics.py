@@ -34,7 +34,9 @@ def test_every_part_is_scraped(application: Application) -> None:
     router = by_name["switchyard_requests_total", "smollm2-blue"]
     assert (router["component"], router["application"]) == ("router", "router")
     counted = {(dict(labels)["application"], value) for (name, labels), value in samples.items() if name == DRAINING}
-    assert counted == {(it, 0.0) for it in ("router", "experiments", "smollm2-blue", "smollm2-green", "minilm")}
+    assert counted == {
+        (component, 0.0) for component in ("router", "experiments", "smollm2-blue", "smollm2-green", "minilm")
+    }
     sessions = [value for (name, _), value in samples.items() if name == "haproxy_frontend_sessions_total"]
     assert max(sessions) >= 1
     running = {

@@ -79,7 +79,7 @@ def test_coheres_exceptions_are_those_of_the_status(application: Application) ->
 def test_scores_are_the_cosines_in_the_order_of_the_documents(application: Application) -> None:
     body = {"model": "embed", "queries": QUERY, "documents": DOCUMENTS}
     answer = httpx.post(f"{application.url}/score", json=body).raise_for_status().json()
-    assert [it["score"] for it in answer["data"]] == pytest.approx(cosines(application), abs=1e-3)
+    assert [item["score"] for item in answer["data"]] == pytest.approx(cosines(application), abs=1e-3)
     assert answer["model"] == "minilm"
 
 

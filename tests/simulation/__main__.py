@@ -313,10 +313,10 @@ def covariate_table(executor: Executor, count: int) -> Iterator[str]:
     )
     rows: list[list[Cell]] = []
     for row in verdicts.HISTORY_ROWS:
-        it = verdicts.adjusted(executor, row, count)
-        ratio = f"{it.ratio:.2f}" if it.power_without >= 0.5 else "-"
-        numbers = (it.variance, it.power, it.power_without, it.missed, it.missed_without)
-        rows.append([row.name, it.with_history, it.without, ratio, *numbers])
+        adjusted = verdicts.adjusted(executor, row, count)
+        ratio = f"{adjusted.ratio:.2f}" if adjusted.power_without >= 0.5 else "-"
+        numbers = (adjusted.variance, adjusted.power, adjusted.power_without, adjusted.missed, adjusted.missed_without)
+        rows.append([row.name, adjusted.with_history, adjusted.without, ratio, *numbers])
     columns = ["world", "with", "without", "ratio", "variance", "power", "without", "missed", "without"]
     forms = {4: "{:.2f}", 5: "{:.2f}", 6: "{:.2f}", 7: "{:.3f}", 8: "{:.3f}"}
     yield table(columns, rows, "{:,.0f}", forms)
@@ -335,9 +335,9 @@ def prompt_table(executor: Executor, count: int) -> Iterator[str]:
     rows: list[list[Cell]] = []
     for row in verdicts.PROMPT_ROWS:
         each = verdicts.prompted(executor, row, count)
-        requests = (f"{it.requests:,.0f}" if it.power >= 0.5 else "-" for it in each)
+        requests = (f"{plan.requests:,.0f}" if plan.power >= 0.5 else "-" for plan in each)
         cells = zip(each, requests, strict=True)
-        rows.append([row.name, *(f"{it.variance:.2f}, {number} ({it.false:.3f})" for it, number in cells)])
+        rows.append([row.name, *(f"{cell.variance:.2f}, {number} ({cell.false:.3f})" for cell, number in cells)])
     yield table(["world", *verdicts.ESTIMATORS], rows, "{:.2f}")
 
 

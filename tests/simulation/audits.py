@@ -56,5 +56,5 @@ def _part(seeds: range) -> list[Audited]:
 
 def audits(executor: Executor, count: int) -> Audited:
     """Of `count` histories together."""
-    found = [it for part in spread(executor, _part, count) for it in part]
-    return Audited(sum(it.shown for it in found), sum(it.other for it in found))
+    found = [result for part in spread(executor, _part, count) for result in part]
+    return Audited(sum(result.shown for result in found), sum(result.other for result in found))

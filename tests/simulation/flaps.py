@@ -72,7 +72,7 @@ class _Run:
     def flaps(self) -> Flaps:
         began = np.sort(self.rng.uniform(FIRST, LAST, CONVERSATIONS))
         last, others = self.loop.late_s
-        delivered = [CHANGE + it for it in (*self.rng.uniform(0.0, others, ROUTERS - 1).tolist(), last)]
+        delivered = [CHANGE + moment for moment in (*self.rng.uniform(0.0, others, ROUTERS - 1).tolist(), last)]
         for router, at in zip(self.routers, delivered, strict=True):
             router.configure(_endpoint(BEFORE))
             router.pins.on_pin = partial(self._soon, router)
@@ -85,8 +85,8 @@ class _Run:
             happens()
         settled = np.flatnonzero(began > max(delivered) + SETTLE_S)
         return Flaps(
-            turns=sum(len(it) - 1 for it in self.answered),
-            moved=sum(before != after for it in self.answered for before, after in pairwise(it)),
+            turns=sum(len(assignments) - 1 for assignments in self.answered),
+            moved=sum(before != after for assignments in self.answered for before, after in pairwise(assignments)),
             followed=float(np.mean([self.answered[number][0] == "b" for number in settled])),
         )
 
@@ -133,5 +133,7 @@ def _part(loop: Loop, seeds: range) -> list[Flaps]:
 def flaps(executor: Executor, loop: Loop, count: int) -> tuple[float, float]:
     """Of `count` runs: the share of turns on another deployment than the turn before, and of later conversations that
     follow the change."""
-    found = [it for part in spread(executor, partial(_part, loop), count) for it in part]
-    return sum(it.moved for it in found) / sum(it.turns for it in found), float(np.mean([it.followed for it in found]))
+    found = [result for part in spread(executor, partial(_part, loop), count) for result in part]
+    return sum(result.moved for result in found) / sum(result.turns for result in found), float(
+        np.mean([result.followed for result in found])
+    )

@@ -56,7 +56,7 @@ class Rates:
 def rates(executor: Executor, row: Row, runs: int) -> Rates:
     """Of `runs` runs."""
     parts = spread(executor, _Runs(row), runs)
-    return Rates(*(float(it) for it in np.concatenate(parts).mean(axis=0)))
+    return Rates(*(float(share) for share in np.concatenate(parts).mean(axis=0)))
 
 
 def discordant_rate(executor: Executor, runs: int) -> float:
@@ -91,7 +91,10 @@ def _rejected(looks: list[PairedLook], effect: float = 0.0) -> bool:
     """Whether the confidence sequence excludes an effect at any look, that is, the evidence against it reaches 1 /
     alpha."""
     known = [look for look in looks if look.se is not None and look.units >= MIN_UNITS]
-    est, se, nu = (np.array(column) for column in zip(*((it.est, it.se, it.nu) for it in known), strict=True))
+    est, se, nu = (
+        np.array(column)
+        for column in zip(*((estimate.est, estimate.se, estimate.nu) for estimate in known), strict=True)
+    )
     return bool((ln_e_mix(est - effect, se, nu, effect=EFFECT, alpha=ALPHA) >= math.log(1 / ALPHA)).any())
 
 

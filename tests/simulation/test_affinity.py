@@ -13,23 +13,25 @@ from benchmarks.affinity.workloads import WORKLOADS, Workload
 OURS, LEAST = "2 roots more, first turns half (ours)", "least connections"
 
 
-@pytest.mark.parametrize("workload", [it for it in WORKLOADS if it.conversations == 64], ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "workload", [workload for workload in WORKLOADS if workload.conversations == 64], ids=lambda workload: workload.name
+)
 def test_conversations_find_their_prefix_and_no_replica_is_overloaded(workload: Workload) -> None:
     ours = [simulate(workload, POLICIES[OURS](), seed) for seed in range(5)]
     least = simulate(workload, POLICIES[LEAST](), 0)
-    assert mean(it.hits for it in ours) >= 0.9
-    assert mean(it.busiest for it in ours) <= 1.4
-    assert mean(it.first_ms for it in ours) < least.first_ms
+    assert mean(outcome.hits for outcome in ours) >= 0.9
+    assert mean(outcome.busiest for outcome in ours) <= 1.4
+    assert mean(outcome.first_ms for outcome in ours) < least.first_ms
 
 
 def test_a_beginning_that_all_share_is_spread_over_the_replicas() -> None:
-    (workload,) = (it for it in WORKLOADS if it.keys == 1)
+    (workload,) = (workload for workload in WORKLOADS if workload.keys == 1)
     assert simulate(workload, POLICIES[OURS](), 0).busiest <= 1.4
 
 
 def test_routers_that_remember_conversations_do_not_find_each_others() -> None:
     remembers = POLICIES["answers soonest, cached where it was sent (has state)"]
-    for workload in (it for it in WORKLOADS if it.routers > 1):
+    for workload in (workload for workload in WORKLOADS if workload.routers > 1):
         alone = replace(workload, routers=1)
         assert simulate(alone, remembers(), 0).hits > 0.95
         assert simulate(workload, remembers(), 0).hits < 0.8 < simulate(workload, POLICIES[OURS](), 0).hits

@@ -9,8 +9,8 @@ def test_our_policy_is_ahead_on_the_pareto_front() -> None:
     from benchmarks.autoscaling.__main__ import rows  # Ray's modules warn when they are imported
 
     found = list(rows())
-    ours = [it.outcome for it in found if it.policy == "`replicas_needed`"]
-    others = [it for it in found if it.outcome not in ours]
+    ours = [row.outcome for row in found if row.policy == "`replicas_needed`"]
+    others = [row for row in found if row.outcome not in ours]
     assert len(others) == 6
     for row in others:
-        assert any(it.gpu_s < row.outcome.gpu_s and it.late < row.outcome.late for it in ours), row
+        assert any(outcome.gpu_s < row.outcome.gpu_s and outcome.late < row.outcome.late for outcome in ours), row

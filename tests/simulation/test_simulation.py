@@ -250,7 +250,7 @@ def test_history_brings_verdicts_sooner_and_makes_none_false(executor: Executor,
 def test_first_prompts_bring_verdicts_sooner_and_make_none_false(executor: Executor, row: verdicts.PromptRow) -> None:
     """Strata alone are better than the covariate alone where units come back; both are better than either."""
     found = dict(zip(verdicts.ESTIMATORS, verdicts.prompted(executor, row, 60), strict=True))
-    assert all(it.false <= 0.075 for it in found.values())
+    assert all(rates.false <= 0.075 for rates in found.values())
     assert found["both"].variance <= min(0.99 * found["strata"].variance, 1.02 * found["covariate"].variance)
     if row.users is not None:
         assert found["strata"].variance < found["covariate"].variance

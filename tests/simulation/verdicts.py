@@ -182,8 +182,8 @@ def adjusted(executor: Executor, row: HistoryRow, count: int) -> Adjusted:
     each = [Estimates(*map(np.concatenate, zip(*kind, strict=True))) for kind in zip(*parts, strict=True)]
     truth, at = math.log(row.world.effect), np.array(ends, np.float64)
     decided = [found(kind, row.minimal_effect) for kind in each]
-    requests = [float(np.median(_first(it, at))) for it in decided]
-    power = [float(it.any(axis=1).mean()) for it in decided]
+    requests = [float(np.median(_first(decisions, at))) for decisions in decided]
+    power = [float(decisions.any(axis=1).mean()) for decisions in decided]
     missed = [float(misses(kind, truth, row.minimal_effect).any(axis=1).mean()) for kind in each]
     variance = float(np.median(np.square(each[0].se[:, -1] / each[1].se[:, -1])))
     return Adjusted(
@@ -252,7 +252,7 @@ def _prompts(row: PromptRow, effect: float, rng: np.random.Generator, ends: list
     for place, end in enumerate(ends):
         here, ones, none = begins[begins < end], np.ones(end), np.zeros(end, np.intp)
         known = code[here]
-        size, sizes = (first[it] - first[it].mean() for it in (known, code[:end]))
+        size, sizes = (first[codes] - first[codes].mean() for codes in (known, code[:end]))
         plain = UnitSums(code[:end], band[:end] + none, arm[:end], ones, time[:end], ones)
         inside = plain._replace(stratum=stratum[:end])
         looks = (
@@ -262,9 +262,9 @@ def _prompts(row: PromptRow, effect: float, rng: np.random.Generator, ends: list
             look(inside, "difference", Covariates(known, stratum[here], arm[here], size[:, None])),
             look(plain, "difference", Covariates(code[:end], band[:end], arm[:end], sizes[:, None])),
         )
-        for number, it in enumerate(looks):
-            if it is not None and it.enough:
-                found[number, place] = it.est, it.se, it.nu
+        for number, estimate in enumerate(looks):
+            if estimate is not None and estimate.enough:
+                found[number, place] = estimate.est, estimate.se, estimate.nu
     return found
 
 
@@ -294,7 +294,7 @@ def prompted(executor: Executor, row: PromptRow, count: int) -> list[Prompted]:
     )
     rows = []
     for number in range(len(ESTIMATORS)):
-        decided, wrong = (found(Estimates(*it[number]), 0.05) for it in (true, null))
+        decided, wrong = (found(Estimates(*estimates[number]), 0.05) for estimates in (true, null))
         variance = float(np.median(np.square(true[number][1][:, -1] / true[0][1][:, -1])))
         requests = float(np.median(_first(decided, at)))
         rows.append(Prompted(variance, requests, float(decided.any(axis=1).mean()), float(wrong.any(axis=1).mean())))

@@ -143,8 +143,8 @@ def test_every_yaml_example_is_valid(block: Block) -> None:
     endpoints = example.setdefault("endpoints", {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}}})
     embeds = [*example.get("access", {}).get("limits", {}).get("endpoints", {})]
     endpoints |= {embed: {"tasks": ["chat"], "traffic": {"blue": 100}} for embed in embeds if embed not in endpoints}
-    named = {it for endpoint in endpoints.values() for it in endpoint["traffic"]}
-    example.setdefault("deployments", {it: {"app": it, "model": "m"} for it in named})
+    named = {deployment for endpoint in endpoints.values() for deployment in endpoint["traffic"]}
+    example.setdefault("deployments", {name: {"app": name, "model": "m"} for name in named})
     parse(example)
 
 
@@ -271,7 +271,9 @@ def calls() -> Iterator[Any]:
     for page in (page for page in LINKED if page.name != "CHANGELOG.md"):
         text = page.read_text().replace("\\\n", " ")
         shells = [
-            it.code.replace("\\\n", " ") for it in blocks(page) if it.language in ("bash", "console", "sh", "text")
+            block.code.replace("\\\n", " ")
+            for block in blocks(page)
+            if block.language in ("bash", "console", "sh", "text")
         ]
         lines = [line for code in shells for line in code.splitlines() if ".venv/bin/switchyard" in line]
         lines += re.findall(r"(?<!`)`(?:\.venv/bin/)?switchyard [^`\n]*`", text)
@@ -326,7 +328,7 @@ def test_the_readme_says_how_the_program_is_called_before_any_page_calls_it_by_n
 def test_every_module_that_a_page_runs_exists() -> None:
     named = {module for page in LINKED for module in re.findall(r"python -m ([\w.]+)", page.read_text())}
     paths = {module: ROOT / module.replace(".", "/") for module in named}
-    missing = [it for it, path in paths.items() if not path.with_suffix(".py").exists() and not path.is_dir()]
+    missing = [module for module, path in paths.items() if not path.with_suffix(".py").exists() and not path.is_dir()]
     assert missing == []
 
 

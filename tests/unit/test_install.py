@@ -46,8 +46,8 @@ class Internet:
         if path.endswith(".whl"):
             return (folder / path.rpartition("/")[2].replace("%2B", "+")).read_bytes()
         name = path.rstrip("/").rpartition("/")[2].replace("-", "_")
-        wheels = [it.name for it in folder.iterdir() if it.name.partition("-")[0] == name]
-        return "".join(f'<a href="/{it}">{it}</a>' for it in wheels).encode() if wheels else None
+        wheels = [path.name for path in folder.iterdir() if path.name.partition("-")[0] == name]
+        return "".join(f'<a href="/{wheel}">{wheel}</a>' for wheel in wheels).encode() if wheels else None
 
 
 def content(name: str) -> bytes:

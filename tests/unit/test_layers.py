@@ -109,7 +109,11 @@ def test_only_deployments_import_ray_and_vllm() -> None:
 def test_only_what_runs_in_the_senders_thread_imports_opentelemetry() -> None:
     importing = {module for module, path in MODULES.items() if "from opentelemetry" in path.read_text()}
     assert importing == {"app.telemetry.otel"}
-    theirs = {module for module, path in MODULES.items() if any(f"from {it} " in path.read_text() for it in importing)}
+    theirs = {
+        module
+        for module, path in MODULES.items()
+        if any(f"from {module_of_sender} " in path.read_text() for module_of_sender in importing)
+    }
     assert theirs - importing == {"app.telemetry.tracing"}, "which does so in the sender's thread"
 
 

@@ -16,12 +16,12 @@ WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda it: it.name)
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda file: file.name)
 def test_every_package_of_a_lock_has_its_hashes(lock: Path) -> None:
     packages = re.split(r"^(?=\S)", lock.read_text().replace("\\\n", ""), flags=re.MULTILINE)
     pinned = [package for package in packages if "==" in package.partition("\n")[0]]
     assert len(pinned) > (0 if lock.stem in ("helm", "proxies") else 5)
-    assert [it.split()[0] for it in pinned if not re.search(r"--hash=sha256:[0-9a-f]{64}", it)] == []
+    assert [line.split()[0] for line in pinned if not re.search(r"--hash=sha256:[0-9a-f]{64}", line)] == []
 
 
 def test_every_installation_from_a_lock_checks_them() -> None:
@@ -41,7 +41,7 @@ def test_an_image_has_no_package_without_a_hash() -> None:
                 assert re.search(r"--constraint requirements/(cpu|gpu)\.lock", step), step
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda it: it.name)
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda file: file.name)
 def test_every_action_is_named_by_its_commit_and_gets_no_more_rights_than_it_needs(workflow: Path) -> None:
     document = yaml.safe_load(workflow.read_text())
     assert document["permissions"] == {"contents": "read"}

@@ -85,8 +85,11 @@ def restored(endpoints: Any) -> Iterator[None]:
 
 
 def test_the_endpoints_are_those_of_the_configuration(endpoints: Any) -> None:
-    listed = {it.name: it for it in endpoints.list()}
-    assert {name: it.task for name, it in listed.items()} == {"chat": "llm/v1/chat", "embed": "llm/v1/embeddings"}
+    listed = {endpoint.name: endpoint for endpoint in endpoints.list()}
+    assert {name: endpoint.task for name, endpoint in listed.items()} == {
+        "chat": "llm/v1/chat",
+        "embed": "llm/v1/embeddings",
+    }
     endpoint = endpoints.get("chat")
     assert endpoint.id == listed["chat"].id
     assert endpoint.state.ready is EndpointStateReady.READY
@@ -165,7 +168,7 @@ async def test_exactly_one_of_two_conflicting_changes_is_applied(application: Ap
     wanted = [{BLUE: 20, GREEN: 80}, {BLUE: 70, GREEN: 30}]
     async with httpx.AsyncClient(timeout=60) as client:
         await asyncio.gather(*(client.get(url) for _ in wanted))  # opens the connections
-        bodies = [{"traffic_config": traffic(blue=it[BLUE]).as_dict()} for it in wanted]
+        bodies = [{"traffic_config": traffic(blue=shares[BLUE]).as_dict()} for shares in wanted]
         answers = await asyncio.gather(*(client.put(f"{url}/config", json=body) for body in bodies))
     assert sorted(answer.status_code for answer in answers) == [200, 409]
     (refused,) = [answer.json() for answer in answers if answer.status_code == 409]
@@ -173,5 +176,5 @@ async def test_exactly_one_of_two_conflicting_changes_is_applied(application: Ap
     endpoint = await asyncio.to_thread(endpoints.wait_get_serving_endpoint_not_updating, "chat")
     before = endpoints.get("chat")
     assert before.creation_timestamp < before.last_updated_timestamp
-    won = next(it for it, answer in zip(wanted, answers, strict=True) if answer.status_code == 200)
+    won = next(shares for shares, answer in zip(wanted, answers, strict=True) if answer.status_code == 200)
     assert shares(endpoint) == won == applied(application)

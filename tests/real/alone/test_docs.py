@@ -26,7 +26,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return snippets.checkout(tmp_path_factory.mktemp("checkout"))
 
 
-@pytest.mark.parametrize("block", [it for it in runnable() if it.page in CHANGING], ids=lambda block: block.id)
+@pytest.mark.parametrize("block", [block for block in runnable() if block.page in CHANGING], ids=lambda block: block.id)
 def test_a_snippet_prints_what_its_page_shows(block: Block, application: Application, checkout: Path) -> None:
     wait_until(lambda: settled(application))  # an earlier snippet may have moved traffic
     printed = snippets.run(block, application.url, application.directory, checkout)

@@ -148,7 +148,9 @@ def test_the_report_has_numbers_for_both_variants(experiment: Application, turns
 def _compared(application: Application, metric: str) -> dict[str, Any]:
     report = report_of(application)
     assert report is not None
-    (found,) = (it for it in [*report["primary"], *report["secondary"]] if it["metric"] == metric)
+    (found,) = (
+        comparison for comparison in [*report["primary"], *report["secondary"]] if comparison["metric"] == metric
+    )
     compared: dict[str, Any] = found
     return compared
 
@@ -156,12 +158,17 @@ def _compared(application: Application, metric: str) -> dict[str, Any]:
 def test_a_session_is_one_unit_on_one_variant(experiment: Application, turns: list[Turn]) -> None:
     first = [turn for turn in turns if turn.session == 0]
     seen = [_exposure(experiment, id) for turn in first for id in (turn.request_id, turn.answer_id)]
-    assert len({it["unit"] for it in seen}) == 1
-    assert {it["assigned"] for it in seen} == {turn.deployment for turn in first}
-    for it in seen:
-        assert (it["dialect"], it["stream"], it["status"], it["reason"]) == ("openai", True, 200, "sticky")
-        assert 0 < it["ttft_s"] <= it["duration_s"]
-        assert (it["completion_tokens"], it["finish"]) == (4, "length")
+    assert len({exposure["unit"] for exposure in seen}) == 1
+    assert {exposure["assigned"] for exposure in seen} == {turn.deployment for turn in first}
+    for exposure in seen:
+        assert (exposure["dialect"], exposure["stream"], exposure["status"], exposure["reason"]) == (
+            "openai",
+            True,
+            200,
+            "sticky",
+        )
+        assert 0 < exposure["ttft_s"] <= exposure["duration_s"]
+        assert (exposure["completion_tokens"], exposure["finish"]) == (4, "length")
 
 
 def _exposure(application: Application, id: str) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def _running(servers: ServerPool, file: Path, keys: Mapping[str, str]) -> Iterat
     generation, pooling = ["chat", "completions", "responses"], ["embeddings", "rerank"]
     every = [*generation, *pooling, "classify"]
     engines = {"blue": engine(), "green": engine(), "far": engine()}
-    mounts = [Mount(f"{APP_PREFIX}{name}", it.app) for name, it in engines.items()]
+    mounts = [Mount(f"{APP_PREFIX}{name}", engine.app) for name, engine in engines.items()]
     with servers.host(Starlette(routes=mounts)) as ingress:
         config: dict[str, Any] = {
             "endpoints": {

@@ -39,12 +39,12 @@ async def chat(rig: Rig, **fields: Any) -> httpx.Response:
 
 
 ERRORS: dict[str, Callable[[httpx.Response], object]] = {
-    "openai": lambda it: (it.json()["error"]["type"], it.json()["error"]["code"]),
-    "azure openai": lambda it: (it.json()["error"]["type"], it.json()["error"]["code"]),
-    "azure": lambda it: (it.json()["error"], it.json()["code"], it.headers["x-ms-error-code"]),
-    "anthropic": lambda it: (it.json()["type"], it.json()["error"]["type"]),
-    "databricks": lambda it: it.json()["error_code"],
-    "tgi": lambda it: it.json()["error_type"],
+    "openai": lambda answer: (answer.json()["error"]["type"], answer.json()["error"]["code"]),
+    "azure openai": lambda answer: (answer.json()["error"]["type"], answer.json()["error"]["code"]),
+    "azure": lambda answer: (answer.json()["error"], answer.json()["code"], answer.headers["x-ms-error-code"]),
+    "anthropic": lambda answer: (answer.json()["type"], answer.json()["error"]["type"]),
+    "databricks": lambda answer: answer.json()["error_code"],
+    "tgi": lambda answer: answer.json()["error_type"],
 }
 TOLD: dict[str, object] = {
     "openai": ("rate_limit_error", "rate_limit_exceeded"),

@@ -46,7 +46,7 @@ def engines() -> dict[str, FakeEngine]:
 
 @pytest.fixture
 def counted(engines: dict[str, FakeEngine]) -> Iterator[tuple[str, Counted]]:
-    server = Counted(Starlette(routes=[Mount(f"/{name}", it.app) for name, it in engines.items()]))
+    server = Counted(Starlette(routes=[Mount(f"/{name}", engine.app) for name, engine in engines.items()]))
     with serve(server) as engine:
         router = Router(RuntimeEnvironment())
         both = {"chat": {"tasks": ["chat", "completions"], "traffic": {"blue": 50, "green": 50}}}

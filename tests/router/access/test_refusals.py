@@ -119,11 +119,11 @@ def test_refusals_are_logged_as_a_sum_and_counted(guarded: Guarded, lines: Lines
     sent = MOST_A_MINUTE + 5
     for _ in range(sent):
         guarded.ask("POST", "/v1/chat/completions", guarded.wrong, "203.0.113.9")
-    wait_until(lambda: sum(it["requests"] for it in lines.of("requests_unauthorized")) == sent)
+    wait_until(lambda: sum(line["requests"] for line in lines.of("requests_unauthorized")) == sent)
     sums = lines.of("requests_unauthorized")
-    assert sum(it["throttled"] for it in sums) == 5
-    assert {source["source"] for it in sums for source in it["sources"]} == {"203.0.113.9"}
-    assert {reason["reason"] for it in sums for reason in it["reasons"]} == {"The API key is not valid"}
+    assert sum(line["throttled"] for line in sums) == 5
+    assert {source["source"] for line in sums for source in line["sources"]} == {"203.0.113.9"}
+    assert {reason["reason"] for line in sums for reason in line["reasons"]} == {"The API key is not valid"}
     assert lines.of("request") == []
     assert guarded.wrong not in json.dumps(lines.found)
     assert guarded.ask("GET", "/v1/models", guarded.valid, "203.0.113.9").status_code == 200

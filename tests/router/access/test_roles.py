@@ -131,7 +131,7 @@ def test_every_management_route_is_in_the_table(rig: Rig) -> None:
     assert found - {("GET", "/api/hello")} == ROUTES.keys()  # Claude Code's, open and without content
 
 
-@pytest.mark.parametrize(("route", "needed"), ROUTES.items(), ids=[" ".join(it) for it in ROUTES])
+@pytest.mark.parametrize(("route", "needed"), ROUTES.items(), ids=[" ".join(route) for route in ROUTES])
 def test_a_route_lets_in_whom_its_role_lets_in(staff: Staff, route: tuple[str, str], needed: str) -> None:
     method, path = route
     for endpoint in ENDPOINTS if re.search(r"\{(name|endpoint)\}", path) else (None,):

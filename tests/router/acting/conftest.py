@@ -279,7 +279,7 @@ def after(seconds: float, answer: Engine = chat) -> Engine:
 
     def later(body: dict[str, Any]) -> Any:
         text = ["Hel", "lo ", body["model"]]
-        return stream([seconds, *(chunk(it) for it in text), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
+        return stream([seconds, *(chunk(token) for token in text), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
 
     return later
 

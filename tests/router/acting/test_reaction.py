@@ -78,7 +78,9 @@ async def test_the_last_router_stops_soon_after_the_alarm_though_the_control_pla
     (alarm,) = guardrail_alarms(tmp_path)
     treated = len(hosted.green.requests)
     after = sorted(at - alarm for at in stopped.values())
-    _log.info("Stopped %s s after the alarm, %d empty answers", " ".join(f"{it:.2f}" for it in after), treated)
+    _log.info(
+        "Stopped %s s after the alarm, %d empty answers", " ".join(f"{seconds:.2f}" for seconds in after), treated
+    )
     assert after[-1] < GENEROUS_S
     assert hosted.weight == 50, "the plan has not followed yet"
     assert failed(await hosted.send(30)) == []

@@ -52,7 +52,7 @@ async def test_a_failing_treatment_is_rolled_back_for_the_right_reason(
     delivered, rolled_back = (await acting.history(3))[1:]
     assert (delivered["weights"]["green"], rolled_back["weights"]["green"]) == (50, 0)
     assert rolled_back["reason"] == shown.text
-    of_green = [it for it in failed(acting.outcomes) if it.headers["x-switchyard-plan"] in served]
+    of_green = [outcome for outcome in failed(acting.outcomes) if outcome.headers["x-switchyard-plan"] in served]
     assert failed(acting.outcomes) == of_green, "only green's own failures, before the stop"
     calls = len(acting.green.requests)
     assert failed(await acting.send(60)) == []

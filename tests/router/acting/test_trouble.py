@@ -46,7 +46,7 @@ async def test_a_router_whose_clock_is_off_changes_nothing_but_a_warning(acting:
     await acting.drive(lambda: acting.shares() == [50, 50, 50], seconds=150)
     report = await acting.report(len(acting.outcomes))
     assert received(report) == len(acting.outcomes)
-    (warning,) = [it for it in report.service if it.startswith("The clock of router ")]
+    (warning,) = [sentence for sentence in report.service if sentence.startswith("The clock of router ")]
     assert " s ahead of the controller's" in warning
     acting.green.answer = failing
     await acting.drive(lambda: acting.shares() == [0, 0, 0])

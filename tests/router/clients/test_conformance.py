@@ -384,14 +384,14 @@ def table(rows: Sequence[Row]) -> str:
         shown = resource if row.answer == WORKS else ".".join(resource.split(".")[: 1 + resource.startswith("beta.")])
         together.setdefault((row.client, row.answer), {}).setdefault(shown, []).append(name)
     lines = ["| client | methods | answer |", "| --- | --- | --- |"]
-    for (client, found), resources in sorted(
+    for (client, outcome), resources in sorted(
         together.items(), key=lambda group: (group[0][0], group[0][1] != WORKS, group[0][1])
     ):
         groups = (
-            f"`{resource}`: {', '.join(names)}" if found == WORKS or not resource else f"`{resource}` ({len(names)})"
+            f"`{resource}`: {', '.join(names)}" if outcome == WORKS or not resource else f"`{resource}` ({len(names)})"
             for resource, names in sorted(resources.items())
         )
-        lines.append(f"| {client} | {'; '.join(groups).replace('``: ', '')} | {found} |")
+        lines.append(f"| {client} | {'; '.join(groups).replace('``: ', '')} | {outcome} |")
     return "\n".join(lines) + "\n"
 
 

@@ -74,10 +74,10 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 SDKS = ["curl", "openai", "node", "azure", "databricks", "tgi", "friendli", "anthropic", "cohere"]
 WITHOUT = {
-    *((name, it) for name in ("completion", "sampled") for it in ("azure", "anthropic")),
-    *((name, it) for name in ("response", "responses") for it in ("azure", "databricks", "tgi", "anthropic")),
-    *(("ranking", it) for it in ("openai", "node", "azure", "databricks", "tgi", "friendli", "anthropic")),
-    *(("embeddings", it) for it in ("tgi", "friendli", "anthropic")),
+    *((name, dialect) for name in ("completion", "sampled") for dialect in ("azure", "anthropic")),
+    *((name, dialect) for name in ("response", "responses") for dialect in ("azure", "databricks", "tgi", "anthropic")),
+    *(("ranking", dialect) for dialect in ("openai", "node", "azure", "databricks", "tgi", "friendli", "anthropic")),
+    *(("embeddings", dialect) for dialect in ("tgi", "friendli", "anthropic")),
 }
 
 
@@ -157,14 +157,19 @@ def programs() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """The page's request of each kind, and the programs by SDK."""
     made = {}
     for name, form in FORMS.items():
-        made[name] = call("request", form), {it["id"]: it for it in call("snippets", form, URL)}
+        made[name] = call("request", form), {snippet["id"]: snippet for snippet in call("snippets", form, URL)}
     return made
 
 
 def received(rig: Rig, task: str) -> dict[str, Any]:
     """The last request that an engine got, without token counts; clears the recorded requests."""
     engines = (rig.blue, rig.green, rig.mini)
-    found = [it for engine in engines for it in zip(engine.paths, engine.requests, strict=True) if it[0] != "/tokenize"]
+    found = [
+        request
+        for engine in engines
+        for request in zip(engine.paths, engine.requests, strict=True)
+        if request[0] != "/tokenize"
+    ]
     for engine in engines:
         engine.paths.clear()
         engine.requests.clear()
@@ -193,8 +198,10 @@ def test_every_program_sends_the_engine_what_the_page_sends(
     printed = shell(code) if sdk == "curl" else javascript(code) if sdk == "node" else runner.run(code)
     got = received(answering, name)
     assert PRINTED.get(name, "hello") in printed
-    left = {it.partition(" ")[0] for it in program["left"]}
-    assert all(f"{it}" in program["code"].partition("client = ")[0] for it in left), "a comment names what is left out"
+    left = {name.partition(" ")[0] for name in program["left"]}
+    assert all(f"{name}" in program["code"].partition("client = ")[0] for name in left), (
+        "a comment names what is left out"
+    )
     assert got == expected(sdk, sent, left)
     assert left <= LEFT[sdk], "no more is left out than has to be"
 

@@ -57,7 +57,7 @@ def test_documents_come_back_in_their_order(reranking: Rig, path: str) -> None:
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 def test_pairs_are_scored(reranking: Rig, path: str) -> None:
     answer = post(reranking, path, model="embed", text_1="a frog", text_2=DOCUMENTS)
-    assert [it["score"] for it in answer.json()["data"]] == [0, 0.1]
+    assert [item["score"] for item in answer.json()["data"]] == [0, 0.1]
     assert reranking.mini.requests == [{"model": "mini-model", "queries": "a frog", "documents": DOCUMENTS}]
     assert reranking.mini.paths == ["/score"]
 

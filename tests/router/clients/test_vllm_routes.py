@@ -267,7 +267,7 @@ def test_a_text_gets_every_class_in_teis_form(classifying: Rig) -> None:
             "truncation_side": "right",
         }
     batch = httpx.post(f"{classifying.url}/predict", json={"inputs": [["a"], ["b"]]}).json()
-    assert [found[0]["label"] for found in batch] == ["sad", "glad"]
+    assert [scores[0]["label"] for scores in batch] == ["sad", "glad"]
 
 
 def test_hugging_faces_client_classifies_at_an_endpoints_url(classifying: Rig) -> None:

@@ -316,7 +316,7 @@ async def test_each_of_several_treatments_can_be_promoted(compared: Compared, op
     await page.get_by_role("dialog").get_by_label("Why?").fill("it is better")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("main").get_by_text("Promote: done.")).to_be_visible()
-    assert [it.get("treatment") for it in compared.controller.decisions] == ["smollm2-red"]
+    assert [decision.get("treatment") for decision in compared.controller.decisions] == ["smollm2-red"]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ async def test_to_promote_what_is_not_to_ship_its_name_must_be_typed(
     await dialog.get_by_label(f"Type {GREEN} to confirm").fill(GREEN)
     await dialog.get_by_role("button", name="Promote").click()
     await expect(page.get_by_role("main").get_by_text("Promote: done.")).to_be_visible()
-    assert [it["treatment"] for it in compared.controller.decisions] == [GREEN]
+    assert [decision["treatment"] for decision in compared.controller.decisions] == [GREEN]
 
 
 @pytest.mark.parametrize(("cause", "is_primary"), [("alarm", False), ("worse", False), ("decision", True)])
@@ -366,7 +366,7 @@ async def test_a_paused_experiment_is_resumed(compared: Compared, open_page: Ope
     await page.get_by_role("dialog").get_by_label("Why?").fill("it is fine")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("main").get_by_text("Resume: done.")).to_be_visible()
-    assert [it["action"] for it in compared.controller.decisions] == ["resume"]
+    assert [decision["action"] for decision in compared.controller.decisions] == ["resume"]
 
 
 async def test_a_stopped_experiment_has_no_buttons(compared: Compared, open_page: OpenPage) -> None:
@@ -431,7 +431,7 @@ async def test_a_hidden_page_has_no_stream_of_events(compared: Compared, open_pa
     await page.add_init_script(HIDEABLE)
     await page.goto(EXPERIMENT)
     await expect(page.locator(".events li")).to_have_count(3)
-    async with page.expect_event("requestfailed", lambda it: "/api/events" in it.url):
+    async with page.expect_event("requestfailed", lambda request: "/api/events" in request.url):
         await page.evaluate("hide(true)")
     async with page.expect_request("**/api/events") as again:
         await page.evaluate("hide(false)")
@@ -603,8 +603,8 @@ async def test_a_wide_effect_is_on_the_axis_and_latency_falls_by_at_most_all(
     track, dot = row.locator(".track"), row.locator(".track .estimate")
     await expect(dot).to_be_visible()
     left, width, at = [
-        await it.evaluate(f"(it) => it.getBoundingClientRect().{side}")
-        for it, side in ((track, "left"), (track, "width"), (dot, "x"))
+        await element.evaluate(f"(it) => it.getBoundingClientRect().{side}")
+        for element, side in ((track, "left"), (track, "width"), (dot, "x"))
     ]
     assert (at + 1.5 - left) / width == pytest.approx((3.1 + 1) / (4 + 1), abs=0.02)
     await expect(page.get_by_text("96 looks from")).to_contain_text("is now +310 %")

@@ -64,8 +64,8 @@ REBOUND = """async () => {
 def refused(managed: Managed) -> int:
     """How many requests the router has refused, by its metrics."""
     lines = httpx.get(f"{managed.url}/metrics").text.splitlines()
-    counted = [it for it in lines if it.startswith("switchyard_requests_total") and 'status="403"' in it]
-    return sum(int(float(it.rpartition(" ")[2])) for it in counted)
+    counted = [line for line in lines if line.startswith("switchyard_requests_total") and 'status="403"' in line]
+    return sum(int(float(line.rpartition(" ")[2])) for line in counted)
 
 
 @pytest.mark.parametrize("name", ["evil.example", "localhost"])

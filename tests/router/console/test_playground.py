@@ -450,7 +450,7 @@ async def test_the_pages_work_is_linear_in_the_length_of_an_answer(
 
     async def spent() -> float:
         found = await devtools.send("Performance.getMetrics")
-        return float(next(it["value"] for it in found["metrics"] if it["name"] == "TaskDuration"))
+        return float(next(metric["value"] for metric in found["metrics"] if metric["name"] == "TaskDuration"))
 
     await playground.open()
     await playground.page.get_by_label("Answered by").select_option("the traffic's choice")
@@ -659,7 +659,7 @@ async def test_embeddings_show_dimension_norm_and_cosine(playground: Playground,
     vectors = {"cat": [3.0, 4.0], "dog": [4.0, 3.0], HOSTILE: [0.0, 0.0]}
 
     def embed(body: dict[str, Any]) -> Response:
-        data = [{"object": "embedding", "index": i, "embedding": vectors[it]} for i, it in enumerate(body["input"])]
+        data = [{"object": "embedding", "index": i, "embedding": vectors[text]} for i, text in enumerate(body["input"])]
         usage = {"prompt_tokens": 3, "total_tokens": 3}
         return JSONResponse({"id": "e", "object": "list", "model": "m", "created": 1, "data": data, "usage": usage})
 
@@ -867,8 +867,8 @@ def tokens_of(text: str) -> list[str]:
     doubts = [-0.02, -0.05, -0.4, -0.01, -1.4, -0.1, -0.03, -2.9]
     last = len(words) - 1
     return [
-        token(it, doubts[n % len(doubts)], {" yard": -2.1, " the": -3.4}, "stop" if n == last else None)
-        for n, it in enumerate(words)
+        token(word, doubts[n % len(doubts)], {" yard": -2.1, " the": -3.4}, "stop" if n == last else None)
+        for n, word in enumerate(words)
     ]
 
 
@@ -884,7 +884,7 @@ async def test_the_page_fits_its_window(
     for engine, text in ((rig.blue, STORY), (rig.green, OTHER)):
         count = {"prompt_tokens": 17, "completion_tokens": len(text.split()), "total_tokens": 17 + len(text.split())}
         usage = frame({"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": count})
-        parts = [part for it in tokens_of(text) for part in (it, 0.004)]
+        parts = [part for word in tokens_of(text) for part in (word, 0.004)]
         engine.answer = streamed([*parts, usage])
     rig.chat_endpoint(traffic={"blue": 90, "green": 10})
     await playground.open()

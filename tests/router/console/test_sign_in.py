@@ -177,7 +177,7 @@ async def test_another_sign_ins_code_does_not_match_the_verifier(
         ({"access": {"sub": None}}, "does not name its owner in the claim 'sub'"),
         ({"allows_origin": False}, "must be up, and allow requests of http://127.0.0.1"),
     ],
-    ids=lambda it: next(iter(it)) if isinstance(it, dict) else "",
+    ids=lambda parameter: next(iter(parameter)) if isinstance(parameter, dict) else "",
 )
 async def test_failed_sign_ins_are_reported_in_words(
     rig: Rig, issuer: SignInProvider, open_page: OpenPage, changes: dict[str, Any], words: str
@@ -222,7 +222,7 @@ async def test_the_policy_allows_the_token_endpoint_and_nothing_else_of_the_issu
         failed = await page.evaluate("(url) => fetch(url).then(() => false, () => true)", f"{issuer.url}{path}")
         assert failed, path
     assert issuer.fetches == 1, "requests to the router alone"
-    assert not [it for it in reached if it.startswith(issuer.url)]
+    assert not [url for url in reached if url.startswith(issuer.url)]
 
 
 async def test_without_the_issuer_a_key_still_works(rig: Rig, issuer: SignInProvider, open_page: OpenPage) -> None:

@@ -119,9 +119,9 @@ async def test_each_figure_equals_its_definition_in_every_world(managed: Managed
         deviation = [
             re.fullmatch(r"\W*(\w+) got ([\d.]+ %) of .* (\d+ %) is configured.*", one) for one in section["said"]
         ]
-        for found in filter(None, deviation):
-            (farthest,) = [row for row in section["rows"] if row["name"] == found[1]]
-            assert (found[2], found[3]) == (farthest["Observed"].split("\n")[0], farthest["Configured"])
+        for difference in filter(None, deviation):
+            (farthest,) = [row for row in section["rows"] if row["name"] == difference[1]]
+            assert (difference[2], difference[3]) == (farthest["Observed"].split("\n")[0], farthest["Configured"])
         traffic = world.config.endpoints[name].traffic
         far = [abs(counted.get(arm, Counts()).drawn / drawn - weight / 100) for arm, weight in traffic.items() if drawn]
         worst = max(far, default=0) if len(traffic) > 1 else 0

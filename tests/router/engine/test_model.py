@@ -59,7 +59,7 @@ def target(url: str, tokenizer_dir: Path | None = None, model: str = "m") -> Tar
 async def test_deployments_that_share_an_engine_share_its_card(upstream: Upstream) -> None:
     server = CardServer()
     with serve(Starlette(routes=[Route(MODEL_PATH, server.answer)])) as url:
-        found = {id(await upstream.model(target(url, model=it), Timeouts())) for it in ("m", "french", "german")}
+        found = {id(await upstream.model(target(url, model=name), Timeouts())) for name in ("m", "french", "german")}
     assert (len(found), server.etags) == (1, [None])
 
 

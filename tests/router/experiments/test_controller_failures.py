@@ -106,7 +106,9 @@ async def test_rows_beyond_the_routers_memory_are_lost_and_reported(live: LiveRi
     # A batch that is dropped after the controller has received it counts twice: as judged, and as lost.
     await rows_in_batches(live, len(outcomes))
     live.controller.absent = False
-    report = await live.report(lambda it: sum(it.requests.values()) + sum(it.rows_lost.values()) >= len(outcomes))
+    report = await live.report(
+        lambda report: sum(report.requests.values()) + sum(report.rows_lost.values()) >= len(outcomes)
+    )
     lost = report.rows_lost
     assert sum(report.requests.values()) + sum(lost.values()) == len(outcomes)
     assert min(lost.values()) > 30, "more than a twentieth, of both arms"

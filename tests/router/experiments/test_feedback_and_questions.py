@@ -131,7 +131,7 @@ def score(id: str, value: bool) -> dict[str, Any]:
 
 
 async def test_a_request_is_shown_to_its_caller_and_to_managers(calls: FeedbackRig) -> None:
-    streamed, whole = sorted(await calls.requests(2), key=lambda it: it.lane.streamed, reverse=True)
+    streamed, whole = sorted(await calls.requests(2), key=lambda outcome: outcome.lane.streamed, reverse=True)
     await calls.live.report_of(2)
     async with calls.client("ann") as ann, calls.client("bob") as bob, calls.client("eve") as eve:
         for outcome in (streamed, whole):

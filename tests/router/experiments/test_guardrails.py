@@ -44,7 +44,7 @@ def some(share: float, first: Answer, other: Answer) -> Answer:
 
 
 def guardrail(report: Report, event: str) -> GuardrailStatus:
-    return next(it for it in report.guardrails if it.event == event)
+    return next(guardrail for guardrail in report.guardrails if guardrail.event == event)
 
 
 async def until_alarm(live: LiveRig, event: str) -> tuple[Report, list[Outcome]]:
@@ -60,14 +60,14 @@ async def until_alarm(live: LiveRig, event: str) -> tuple[Report, list[Outcome]]
 
 def only_alarm(report: Report, event: str) -> str:
     """The text of the only guardrail that is alarmed."""
-    (alarm,) = [it for it in report.alarms if it.kind == "guardrail"]
-    assert [it.event for it in report.guardrails if it.alarm] == [event]
+    (alarm,) = [alarm for alarm in report.alarms if alarm.kind == "guardrail"]
+    assert [guardrail.event for guardrail in report.guardrails if guardrail.alarm] == [event]
     assert report.decision == "do_not_ship"
     return alarm.text
 
 
 async def test_failures_count_for_the_treatment_even_if_control_answered(live: LiveRig) -> None:
-    live.experiment(guardrails=[{"event": it, "action": "rollback"} for it in ("error", "empty", "stalled")])
+    live.experiment(guardrails=[{"event": event, "action": "rollback"} for event in ("error", "empty", "stalled")])
     live.chat_endpoint(fallback=["blue"])
     live.green.answer = some(0.2, refuse(500, "broken", kind="InternalServerError"), chat)
     report, outcomes = await until_alarm(live, "error")
@@ -80,7 +80,7 @@ async def test_failures_count_for_the_treatment_even_if_control_answered(live: L
 
 
 async def test_empty_answers_of_a_treatment_raise_an_alarm(live: LiveRig) -> None:
-    live.experiment(guardrails=[{"event": it, "action": "rollback"} for it in ("error", "empty", "stalled")])
+    live.experiment(guardrails=[{"event": event, "action": "rollback"} for event in ("error", "empty", "stalled")])
     live.green.answer = lambda body: stream([chunk(" \n"), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
     report, _ = await until_alarm(live, "empty")
     assert only_alarm(report, "empty").startswith("Guardrail empty: green exceeds the limit")
@@ -111,7 +111,7 @@ async def test_an_outage_of_both_raises_no_alarm(live: LiveRig) -> None:
     await ask_all(live.url, requests(100))
     live.blue.answer = live.green.answer = refuse(500, "broken", kind="InternalServerError")
     outage = await ask_all(live.url, requests(200, first=100))
-    assert {it.status for it in outage} == {502}
+    assert {answer.status for answer in outage} == {502}
     report = await live.report_of(300)
     events = guardrail(report, "error").events
     assert sum(events.values()) == 200
@@ -122,7 +122,7 @@ async def test_requests_that_name_their_deployment_never_count(live: LiveRig) ->
     live.green.answer = refuse(500, "broken", kind="InternalServerError")
     live.chat_endpoint(fallback=[])
     forced = await ask_all(live.url, requests(100, headers={"azureml-model-deployment": "green"}))
-    assert {it.status for it in forced} == {502}
+    assert {answer.status for answer in forced} == {502}
     live.green.answer = chat
     await ask_all(live.url, requests(60))
     report = await live.report(lambda report: sum(report.requests.values()) >= 60 and report.forced["green"] == 100)

@@ -37,7 +37,7 @@ KEY = "internal"
 
 def traffic(count: int) -> Iterator[Lane]:
     """Streams of as many users."""
-    (lane,) = (it for it in lanes(tokens=50) if (it.name, it.streamed) == ("openai", True))
+    (lane,) = (lane for lane in lanes(tokens=50) if (lane.name, lane.streamed) == ("openai", True))
     for number in range(count):
         yield replace(lane, headers={"x-user": f"user-{number}"})
 
@@ -87,13 +87,14 @@ async def test_two_routers_fill_one_report_and_a_user_stays_on_its_deployment(ro
     outcomes = [await ask_all(url, traffic(40)) for url in routers]
     assert unexplained([*outcomes[0], *outcomes[1]]) == []
     one, other = (
-        {it.lane.headers["x-user"]: it.headers["azureml-model-deployment"] for it in shown} for shown in outcomes
+        {outcome.lane.headers["x-user"]: outcome.headers["azureml-model-deployment"] for outcome in shown}
+        for shown in outcomes
     )
     assert one == other
     shown = [report(url, 80) for url in routers]
-    for found in shown:
-        assert sum(found["requests"].values()) == 80
-        assert sum(found["units"].values()) == 40, "the same user has the same hash on both"
+    for arm in shown:
+        assert sum(arm["requests"].values()) == 80
+        assert sum(arm["units"].values()) == 40, "the same user has the same hash on both"
     assert shown[0]["requests"] == shown[1]["requests"]
 
 
@@ -101,7 +102,7 @@ async def test_a_wrong_clock_of_a_router_is_reported_and_its_rows_count(live: Li
     live.controller.ahead_s = -5.0
     assert unexplained(await ask_all(live.url, traffic(30))) == []
     found = await live.report_of(30)
-    (warning,) = [it for it in found.service if it.startswith("The clock of router ")]
+    (warning,) = [sentence for sentence in found.service if sentence.startswith("The clock of router ")]
     assert re.search(r" is [45]\.\d s ahead of the controller's", warning)
     assert sum(found.requests.values()) == 30
 

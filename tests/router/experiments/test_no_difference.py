@@ -96,7 +96,7 @@ async def test_official_clients_are_recorded_like_any_other(live: LiveRig) -> No
             for answer in (streamed, whole)
         ]
     (one,), (two,) = seen
-    assert [(it["dialect"], it["stream"], it["status"]) for it in (one, two)] == [
+    assert [(record["dialect"], record["stream"], record["status"]) for record in (one, two)] == [
         ("openai", True, 200),
         ("anthropic", False, 200),
     ]

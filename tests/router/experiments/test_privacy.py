@@ -17,7 +17,7 @@ from tests.support.processes.load import Lane, ask_all, lanes, unexplained
 from tests.support.processes.log_lines import log_lines
 
 PROMPT, ANSWER, USER, SESSION, TOOL, ID = (
-    f"marker-{it}" for it in ("prompt", "answer", "user", "session", "tool", "id")
+    f"marker-{place}" for place in ("prompt", "answer", "user", "session", "tool", "id")
 )
 """Of these only the request id may be in a log line, because that is its purpose."""
 
@@ -57,7 +57,7 @@ def generates(text: str, engine: FakeEngine) -> Answer:
 def written(directory: Path) -> Sequence[str]:
     """Every file's bytes, except those being written, and the decompressed contents of Parquet files."""
     found = []
-    for path in sorted(it for it in directory.rglob("*") if it.is_file() and it.suffix != TEMPORARY):
+    for path in sorted(path for path in directory.rglob("*") if path.is_file() and path.suffix != TEMPORARY):
         found.append(path.read_bytes().decode("latin-1"))
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)
@@ -74,7 +74,7 @@ async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: 
     with log_lines() as logged:
         for engine in (live.blue, live.green):
             engine.answer = generates(ANSWER, engine)
-        requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
+        requests = [lane_with_marks for lane in lanes(tokens=50) for lane_with_marks in marked(lane, key)]
         outcomes = await ask_all(live.url, requests)
         assert unexplained([outcome for outcome in outcomes if "x-request-id" in outcome.lane.headers]) == []
         live.blue.answer = live.green.answer = refuse(500, ANSWER, kind="InternalServerError")
@@ -83,11 +83,11 @@ async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: 
         live.controller.replaced()
     kept = written(live.controller.directory)
     assert any("exposures" in str(path) for path in live.controller.directory.rglob("*.parquet"))
-    assert any("'dialect': 'anthropic'" in it for it in kept), "rows are among what was read"
+    assert any("'dialect': 'anthropic'" in text for text in kept), "rows are among what was read"
     for marker in markers:
-        assert not [it for it in (*kept, *shown, *logged) if marker in it], marker
-    assert not [it for it in (*kept, *shown) if ID in it and "request_id" not in it]
-    assert not [it for it in kept if ID in it or "marker" in it]
+        assert not [text for text in (*kept, *shown, *logged) if marker in text], marker
+    assert not [text for text in (*kept, *shown) if ID in text and "request_id" not in text]
+    assert not [text for text in kept if ID in text or "marker" in text]
 
 
 async def calls(live: LiveRig, key: str) -> Sequence[str]:
@@ -100,7 +100,7 @@ async def calls(live: LiveRig, key: str) -> Sequence[str]:
             for path in ("", "/first", "/first/report", "/first/history?metric=ttft"):
                 separator = "&" if "?" in path else "?"
                 answers.append(await http.get(f"/api/experiments{path}{separator}format={form}"))
-        answers += [await http.get(f"/api/requests/{ID}-{it}") for it in ("openai", "anthropic", "tgi", "body")]
+        answers += [await http.get(f"/api/requests/{ID}-{suffix}") for suffix in ("openai", "anthropic", "tgi", "body")]
         answers.append(await http.get("/metrics"))
     assert [answer for answer in answers if answer.status_code >= 400] == []
     return [answer.text for answer in answers]

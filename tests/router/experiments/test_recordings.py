@@ -52,7 +52,7 @@ async def counted(live: LiveRig, outcome: str) -> float:
     async with httpx.AsyncClient(base_url=live.url) as http:
         text = (await http.get("/metrics")).text
     line = f'switchyard_recorded_requests_total{{endpoint="chat",outcome="{outcome}"}} '
-    return sum(float(it.removeprefix(line)) for it in text.splitlines() if it.startswith(line))
+    return sum(float(sample.removeprefix(line)) for sample in text.splitlines() if sample.startswith(line))
 
 
 async def test_every_dialects_requests_are_recorded_without_text_name_or_key(live: LiveRig, tmp_path: Path) -> None:
@@ -62,17 +62,20 @@ async def test_every_dialects_requests_are_recorded_without_text_name_or_key(liv
     live.chat_endpoint(record={})
     for engine in (live.blue, live.green):
         engine.answer = generates(ANSWER, engine)
-    requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
+    requests = [marked_lane for lane in lanes(tokens=50) for marked_lane in marked(lane, key)]
     outcomes = await ask_all(live.url, requests)
     answered = [outcome for outcome in outcomes if outcome.status == 200]
     found = await recorded(live, len(answered))
     text = files(live.controller.directory)
     for marker in (PROMPT, ANSWER, USER, SESSION, key, "marker"):
         assert marker not in text, marker
-    assert {it.dialect for it in found} == {lane.name for lane in lanes()}
-    assert {it.stream for it in found} == {True, False}
-    assert all(it.body is None and it.prompt_bytes > 0 and it.parameters["max_tokens"] == 50 for it in found)
-    assert any(it.prompt_tokens for it in found)
+    assert {recorded.dialect for recorded in found} == {lane.name for lane in lanes()}
+    assert {recorded.stream for recorded in found} == {True, False}
+    assert all(
+        recorded.body is None and recorded.prompt_bytes > 0 and recorded.parameters["max_tokens"] == 50
+        for recorded in found
+    )
+    assert any(recorded.prompt_tokens for recorded in found)
 
 
 def chats(count: int, text: str) -> list[Lane]:
@@ -84,7 +87,7 @@ async def test_full_recordings_hold_the_requests_without_redacted_text(live: Liv
     live.chat_endpoint(record={"text": "full", "redact": [r"\d{3}-\d{4}", "marker-name"]})
     await ask_all(live.url, chats(3, f"Call {PHONE}, says marker-name."))
     found = await recorded(live, 3)
-    bodies = [it.body for it in found]
+    bodies = [recorded.body for recorded in found]
     assert [body and body["messages"] for body in bodies] == [
         [{"role": "user", "content": "Call [redacted], says [redacted]."}]
     ] * 3
@@ -214,10 +217,10 @@ async def test_a_replay_gives_the_verdict_of_the_live_experiment(
         sent = engine.requests[before:]
         assert len(sent) == len(outcomes)
         if text == "full":
-            assert {json.dumps(it["messages"]) for it in sent} == {json.dumps(CHAT.body["messages"])}
+            assert {json.dumps(body["messages"]) for body in sent} == {json.dumps(CHAT.body["messages"])}
     assert await asyncio.to_thread(main, ["experiments", "report", "replay", "--ledger", out, "--check"]) == 10
     capsys.readouterr()
-    await live.report(lambda it: sum(it.forced.values()) >= 2 * len(outcomes))
+    await live.report(lambda report: sum(report.forced.values()) >= 2 * len(outcomes))
     assert len(await recorded(live, len(outcomes))) == len(outcomes), "a replay is not recorded again"
 
 
@@ -242,7 +245,7 @@ async def test_all_dialects_recordings_can_be_replayed_with_and_without_their_te
         live.chat_endpoint(record={"text": text})
         await ask_all(live.url, [lane for lane in lanes() for _ in range(3)])
     found = await recorded(live, 6 * len(lanes()))
-    assert sum(it.body is not None for it in found) == 3 * len(lanes())
+    assert sum(recorded.body is not None for recorded in found) == 3 * len(lanes())
     code, printed, error = await asyncio.to_thread(replay, live, capsys, "--format", "json")
     assert (code, error) == (0, "")
     report = msgspec.json.decode(printed, type=Report)

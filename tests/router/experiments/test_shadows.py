@@ -43,7 +43,7 @@ def until_counted(live: LiveRig, count: int) -> None:
         lines = httpx.get(f"{live.url}/metrics").text.splitlines()
         return [line for line in lines if line.startswith("switchyard_mirrored_requests_total{")]
 
-    wait_until(lambda: sum(float(it.rpartition(" ")[2]) for it in mirrored()) >= count, mirrored)
+    wait_until(lambda: sum(float(sample.rpartition(" ")[2]) for sample in mirrored()) >= count, mirrored)
 
 
 def report(live: LiveRig, copies: int) -> dict[str, Any]:

@@ -264,7 +264,7 @@ def _placed(valid: dict[str, object], place: tuple[str, ...], value: bytes) -> b
     for name in reversed(rest):
         value = b"[" + value + b"]" if name == "0" else compact(name) + b":" + value
         value = value if name == "0" else b"{" + _companions(name) + value + b"}"
-    others = {name: it for name, it in valid.items() if name != first}
+    others = {name: value for name, value in valid.items() if name != first}
     if place[0] == "structured_outputs" or "parameters" in place[1:]:
         others |= {"tool_choice": "required"} if "parameters" in place[1:] else {}
     inside = compact(others)[1:-1]

@@ -155,7 +155,7 @@ class Damage:
                     items = _at(valid, self._choice(lists))
                     items[-1:] = items[-1:] * 2 if self.kind == "twice" else []
             case "more":
-                objects = [it for it in (valid if isinstance(valid, list) else [valid]) if isinstance(it, dict)]
+                objects = [item for item in (valid if isinstance(valid, list) else [valid]) if isinstance(item, dict)]
                 inner = self._choice(objects)
                 inner = next((inner[name] for name in ("response", "message") if name in inner), inner)
                 inner[FOREIGN[int(self.at * 1000) % len(FOREIGN)]] = {"host": "SECRET"}
@@ -208,7 +208,7 @@ def fits(value: Any, sample: Any, name: str | None = None) -> bool:
             fits(value[name], sample[name], name) for name in sample.keys() & value.keys()
         )
     if isinstance(sample, list):
-        return isinstance(value, list) and (not sample or all(any(fits(it, one) for one in sample) for it in value))
+        return isinstance(value, list) and (not sample or all(any(fits(item, one) for one in sample) for item in value))
     if isinstance(sample, str) and name in WORDS and sample in WORDS[name]:
         return value is None or value in WORDS[name]
     if isinstance(sample, bool) or sample is None or value is None:
@@ -395,7 +395,7 @@ def is_event(frame: bytes) -> bool:
     return names == [b"event: " + json.loads(data[6:]).get("type", "").encode()]
 
 
-@pytest.mark.parametrize("ask", [it for it in ASKS if it.first], ids=lambda it: f"{it.dialect} {it.name}")
+@pytest.mark.parametrize("ask", [ask for ask in ASKS if ask.first], ids=lambda ask: f"{ask.dialect} {ask.name}")
 @pytest.mark.parametrize("line", [b"event: error", b"event: evil", b"event:", b"id: LEAK", b"retry: 1", b"LEAK: 1"])
 def test_an_event_has_no_lines_but_those_of_its_dialect(lied: Lied, ask: Ask, line: bytes) -> None:
     """First of a stream, and later: clients would obey such a line."""
@@ -412,12 +412,12 @@ def test_an_event_has_no_lines_but_those_of_its_dialect(lied: Lied, ask: Ask, li
             assert is_error(reply, ask) or (ask.breaks and not reply.complete), (frame, reply)
 
 
-@pytest.mark.parametrize("ask", ASKS, ids=lambda it: it.name)
+@pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.name)
 def test_a_whole_answer_that_is_none_is_an_error(lied: Lied, ask: Ask) -> None:
     lied.liar.good = b""
     kinds: Sequence[bool] = [True] if "generate_stream" in ask.path else [False, True] if ask.first else [False]
     for streamed in kinds:
-        garbage = [it for it in WHOLE if it.of_stream in (None, streamed)]
+        garbage = [answer for answer in WHOLE if answer.of_stream in (None, streamed)]
         with counted(lied, ask, len(garbage)):
             for lied.liar.garbage in garbage:
                 reply = lied.ask(ask, stream=streamed)
@@ -425,7 +425,7 @@ def test_a_whole_answer_that_is_none_is_an_error(lied: Lied, ask: Ask) -> None:
                 assert b"<" not in reply.body
 
 
-@pytest.mark.parametrize("ask", [it for it in ASKS if it.first], ids=lambda it: it.name)
+@pytest.mark.parametrize("ask", [ask for ask in ASKS if ask.first], ids=lambda ask: ask.name)
 def test_a_stream_that_begins_with_garbage_is_an_error(lied: Lied, ask: Ask) -> None:
     lied.liar.good = b""
     with counted(lied, ask, len(FRAMES)):
@@ -434,7 +434,7 @@ def test_a_stream_that_begins_with_garbage_is_an_error(lied: Lied, ask: Ask) -> 
             assert is_error(reply, ask), (lied.liar.garbage.name, reply.status, reply.body)
 
 
-@pytest.mark.parametrize("ask", [it for it in ASKS if it.first], ids=lambda it: it.name)
+@pytest.mark.parametrize("ask", [ask for ask in ASKS if ask.first], ids=lambda ask: ask.name)
 def test_garbage_in_a_stream_ends_it_with_an_error_event(lied: Lied, ask: Ask) -> None:
     assert ask.first is not None
     lied.liar.good = ask.first * 3

@@ -146,7 +146,7 @@ def test_the_report_counts_what_clients_asked(live: LedgerRig) -> None:
     view = live.call("GET", REPORT, params={"format": "text"}).text
     assert view.startswith(f"{NAME} on chat: ")
     listed = live.call("GET", "/api/experiments").json()["experiments"]
-    assert [(it["experiment"], it["state"]) for it in listed] == [(NAME, "running")]
+    assert [(summary["experiment"], summary["state"]) for summary in listed] == [(NAME, "running")]
     shown = live.call("GET", "/metrics").text
     assert f'switchyard_experiment_units{{arm="blue",endpoint="chat",experiment="{NAME}"}}' in shown
 

@@ -57,7 +57,9 @@ LANES = [
 ]
 
 
-@pytest.mark.parametrize("lane", LANES, ids=lambda it: f"{it.name} {it.path} {'streamed' if it.streamed else 'whole'}")
+@pytest.mark.parametrize(
+    "lane", LANES, ids=lambda lane: f"{lane.name} {lane.path} {'streamed' if lane.streamed else 'whole'}"
+)
 def test_every_request_has_one_start_and_one_row(recorded: Rig, lane: Lane) -> None:
     answer = post(recorded, lane.path, lane.body, x_request_id="req-1", **dict(lane.headers))
     assert answer.status_code == 200

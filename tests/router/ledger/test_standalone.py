@@ -80,7 +80,7 @@ def ahead(directory: Path) -> int:
     """The rows on disk that are in no segment yet."""
     files = (directory / FOLDER).glob("*.batches")
     left = [decoded(data) for file in files for data in frames(file.read_bytes())]
-    return sum(len(it.batch.rows) for it in left if it is not None)
+    return sum(len(received.batch.rows) for received in left if received is not None)
 
 
 def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twice(url: str, tmp_path: Path) -> None:
@@ -190,6 +190,8 @@ def test_recordings_alone_start_the_controller_and_the_last_ones_are_written_at_
         ask(router.url, 3)
     found = read(str(tmp_path / ".run/ledger"), tmp_path)
     text = SECRET_WORDS.replace("horse", "[redacted]")
-    assert [it.body and it.body["messages"] for it in found] == [[{"role": "user", "content": text}]] * 3
+    assert [recorded.body and recorded.body["messages"] for recorded in found] == [
+        [{"role": "user", "content": text}]
+    ] * 3
     kept = b"".join(path.read_bytes() for path in (tmp_path / ".run/ledger").rglob("*") if path.is_file())
     assert USER.encode() not in kept

@@ -217,8 +217,14 @@ def test_records_are_found_by_their_fields_and_page_by_page(audited: Audited) ->
     assert audited.call("put_traffic").status_code == 200
     assert audited.call("decide", None).status_code == 401
     every = wait_until(lambda: found if len(found := audited.records()) == 5 else None, audited.records)
-    assert [it["action"] for it in every] == ["decide", "put_traffic", "put_traffic", "put_traffic", "put_traffic"]
-    assert [it["at"] for it in every] == sorted((it["at"] for it in every), reverse=True)
+    assert [record["action"] for record in every] == [
+        "decide",
+        "put_traffic",
+        "put_traffic",
+        "put_traffic",
+        "put_traffic",
+    ]
+    assert [record["at"] for record in every] == sorted((record["at"] for record in every), reverse=True)
     assert len(audited.records(caller="ann", outcome="refused")) == 3
     assert len(audited.records(outcome="accepted", endpoint="chat")) == 1
     assert audited.records(since=str(every[0]["at"])) == every[:1]
@@ -266,7 +272,7 @@ def test_records_wait_while_the_controller_is_away(audited: Audited) -> None:
     assert audited.call("put_traffic", "ann").status_code == 403
     audited.ramped.controller.absent = False
     found = wait_until(lambda: records if len(records := audited.records()) == 2 else None, audited.records)
-    assert [it["outcome"] for it in found] == ["refused", "accepted"]
+    assert [record["outcome"] for record in found] == ["refused", "accepted"]
 
 
 def test_a_router_without_a_controller_keeps_its_own_records(rig: Rig, tmp_path: Path, servers: ServerPool) -> None:
@@ -276,7 +282,7 @@ def test_a_router_without_a_controller_keeps_its_own_records(rig: Rig, tmp_path:
         refused = httpx.put(f"{url}{TRAFFIC}", json=PLAN, headers={**ANY, "origin": "https://evil.example"})
         assert refused.status_code == 403
         found = wait_until(lambda: httpx.get(f"{url}/api/audit").json()["records"])
-    assert [(it["action"], it["outcome"], it["error"]) for it in found] == [
+    assert [(record["action"], record["outcome"], record["error"]) for record in found] == [
         ("put_traffic", "refused", "foreign_origin")
     ]
     (file,) = (tmp_path / ".run/ledger/audit").glob("date=*/*.jsonl")

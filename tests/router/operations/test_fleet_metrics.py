@@ -210,7 +210,7 @@ def test_restricted_metrics_ask_for_credentials_and_show_the_readers_endpoints(
 
     def seen(name: str) -> set[str]:
         found = Scraper(cluster.urls["r1"], {"authorization": bearer[name]}).targets()
-        return {it["labels"]["__metrics_path__"].removeprefix("/metrics/") for it in found}
+        return {group["labels"]["__metrics_path__"].removeprefix("/metrics/") for group in found}
 
     assert seen("all") == {"cluster", "replicas/r1", "replicas/r2", "replicas/b1"} | {
         f"proxies/10.0.0.{node}" for node in (1, 2)

@@ -35,7 +35,7 @@ def overview(url: str, key: str | None = None) -> dict[str, Any]:
 
 
 def deployments(shown: dict[str, Any], endpoint: str = "chat") -> dict[str, dict[str, Any]]:
-    (found,) = [it for it in shown["endpoints"] if it["endpoint"] == endpoint]
+    (found,) = [endpoint_row for endpoint_row in shown["endpoints"] if endpoint_row["endpoint"] == endpoint]
     return {deployment["deployment"]: deployment for deployment in found["deployments"]}
 
 
@@ -70,14 +70,14 @@ def test_requests_are_counted_for_the_deployment_that_answered(rig: Rig) -> None
     found = deployments(shown)
     assert found["blue"]["requests"] + found["green"]["requests"] == 22
     assert found["blue"]["share"] + found["green"]["share"] == pytest.approx(1.0, abs=1e-3)
-    drawn = {name: it["requests"] - (name == "green") for name, it in found.items()}
+    drawn = {name: deployment["requests"] - (name == "green") for name, deployment in found.items()}
     assert found["green"]["share"] == pytest.approx(drawn["green"] / 21, abs=1e-3)
     assert found["blue"]["weight"] == 50
     assert found["blue"]["model"] == "blue-model"
-    assert any(it["first_token_s"] for it in found.values())
+    assert any(deployment["first_token_s"] for deployment in found.values())
     assert (shown["routers"], shown["has_controller"]) == (None, True)
     assert shown["why_not"] == "This router reads its traffic from its configuration file: change it there."
-    assert [it["breaker"] for it in found.values()] == ["closed", "closed"]
+    assert [deployment["breaker"] for deployment in found.values()] == ["closed", "closed"]
 
 
 def test_without_requests_nothing_is_claimed(rig: Rig) -> None:
@@ -101,7 +101,10 @@ def test_requests_that_a_failing_deployment_should_have_had_are_marked(rig: Rig)
     for _ in range(2):
         assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code == 200
     found = deployments(overview(rig.url))
-    assert {name: (it["requests"], it["diverted"]) for name, it in found.items()} == {"blue": (0, 0), "green": (2, 2)}
+    assert {name: (deployment["requests"], deployment["diverted"]) for name, deployment in found.items()} == {
+        "blue": (0, 0),
+        "green": (2, 2),
+    }
 
 
 class ManagedRig:

@@ -112,5 +112,5 @@ def test_about_the_given_percentage_is_traced(traced: Rig, collector: OtlpReceiv
             client.post(f"{traced.url}/v1/chat/completions", json=CHAT)
     flags = [int(headers["traceparent"].split("-")[3], 16) & 1 for headers in traced.blue.headers]
     low = [int(headers["traceparent"][19:35], 16) for headers in traced.blue.headers]
-    assert flags == [int(it < 2**63) for it in low], "as OpenTelemetry's TraceIdRatioBased decides"
+    assert flags == [int(number < 2**63) for number in low], "as OpenTelemetry's TraceIdRatioBased decides"
     assert 5 < sum(flags) < 55

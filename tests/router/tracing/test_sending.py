@@ -66,7 +66,7 @@ def test_a_new_configuration_holds_from_the_next_request_on(traced: Rig, collect
         ask(traced.url)
         assert len(traced.blue.requests) == 3
         assert "traceparent" not in traced.blue.headers[-1]
-        assert [len(it.spans) for it in (collector, other)] == [2, 2]
+        assert [len(receiver.spans) for receiver in (collector, other)] == [2, 2]
 
 
 def test_the_last_spans_are_sent_before_the_router_ends(

@@ -168,7 +168,7 @@ async def test_a_client_that_leaves_ends_the_span(traced: Rig, collector: OtlpRe
             async for _ in answer.aiter_bytes():
                 break
     span, *calls = await asyncio.to_thread(collector.of, "leaves")
-    assert [it.attributes["error.type"] for it in (span, *calls)] == ["client_gone"] * 2
+    assert [failed_span.attributes["error.type"] for failed_span in (span, *calls)] == ["client_gone"] * 2
     assert span.failed is False, "nothing here failed"
 
 

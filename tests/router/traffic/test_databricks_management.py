@@ -118,7 +118,7 @@ def test_endpoints_are_listed(rig: Rig) -> None:
 
 @pytest.mark.parametrize("path", [f"{ROOT}/", f"{ROOT}/chat/", f"{ROOT}/chat/openapi/", f"{ROOT}/chat/metrics/"])
 def test_a_trailing_slash_is_ignored(rig: Rig, path: str) -> None:
-    with_it, without = (httpx.get(rig.url + it) for it in (path, path.rstrip("/")))
+    with_it, without = (httpx.get(rig.url + suffix) for suffix in (path, path.rstrip("/")))
     assert with_it.status_code == without.status_code == 200
     assert with_it.headers["content-type"] == without.headers["content-type"]
 
@@ -286,7 +286,7 @@ def test_an_endpoint_keeps_its_creation_when_the_control_plane_does_not_answer(m
 def test_a_router_alone_has_an_endpoint_since_it_was_declared(rig: Rig) -> None:
     def seen() -> dict[str, tuple[int, int]]:
         listed = workspace(rig.url).serving_endpoints.list()
-        return {it.name: (it.creation_timestamp, it.last_updated_timestamp) for it in listed}
+        return {endpoint.name: (endpoint.creation_timestamp, endpoint.last_updated_timestamp) for endpoint in listed}
 
     before = seen()
     time.sleep(0.01)

@@ -432,7 +432,9 @@ PICTURES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "field"), PICTURES, ids=lambda it: it if isinstance(it, str) else "")
+@pytest.mark.parametrize(
+    ("path", "body", "field"), PICTURES, ids=lambda parameter: parameter if isinstance(parameter, str) else ""
+)
 def test_a_url_that_the_engine_does_not_fetch_is_an_error_that_names_the_field(
     rig: Rig, path: str, body: dict[str, Any], field: str
 ) -> None:

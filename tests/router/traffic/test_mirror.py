@@ -72,7 +72,9 @@ LANES = [
 ]
 
 
-@pytest.mark.parametrize("lane", LANES, ids=lambda it: f"{it.name} {it.path} {'streamed' if it.streamed else 'whole'}")
+@pytest.mark.parametrize(
+    "lane", LANES, ids=lambda lane: f"{lane.name} {lane.path} {'streamed' if lane.streamed else 'whole'}"
+)
 def test_the_shadow_gets_the_engines_request_and_its_answer_is_compared(mirrored: Rig, lane: Lane) -> None:
     mirrored.blue.card = mirrored.green.card = CARD
     mirrored.blue.answer, mirrored.green.answer = every_route(mirrored.blue), like_blue(every_route(mirrored.green))
@@ -191,7 +193,7 @@ def test_scores_are_compared_by_their_times_alone(rig: Rig) -> None:
 
 
 def test_a_forced_call_is_collected_on_both_sides(mirrored: Rig) -> None:
-    mirrored.blue.answer, mirrored.green.answer = (_streams_a_call(it) for it in ("Rome", "Oslo"))
+    mirrored.blue.answer, mirrored.green.answer = (_streams_a_call(city) for city in ("Rome", "Oslo"))
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
     body = {**SAY, "tools": [tool], "tool_choice": "required", "max_tokens": 20}
     assert post(mirrored, body=body).status_code == 200
@@ -415,7 +417,7 @@ def test_copies_count_against_no_limit(mirrored: Rig) -> None:
     mirrored.change(access={"limits": limits})
     first, second = post(mirrored), post(mirrored)
     mirrored.keeper.wait_for_pairs(2)
-    assert [it.headers["x-ratelimit-remaining-requests"] for it in (first, second)] == ["1", "0"]
+    assert [answer.headers["x-ratelimit-remaining-requests"] for answer in (first, second)] == ["1", "0"]
     assert post(mirrored).status_code == 429
     metrics = httpx.get(f"{mirrored.url}/metrics").text
     assert 'gen_ai_client_token_usage_tokens_count{deployment="green"' not in metrics

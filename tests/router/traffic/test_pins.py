@@ -163,7 +163,7 @@ def test_a_router_that_starts_after_a_file_gets_the_weights_that_it_replaced(tal
     assert talking.ask("newer", router=2) == "green"
     talking.wait_for_pins(2)
     assert [talking.ask("newer", 1, router=router) for router in range(3)] == ["green"] * 3
-    assert all(it.state.snapshot is before for it, before in zip(talking.routers, running, strict=False)), (
+    assert all(router.state.snapshot is before for router, before in zip(talking.routers, running, strict=False)), (
         "the running routers needed no new snapshot"
     )
     talking.change(traffic={"blue": 50, "green": 50})
@@ -237,7 +237,7 @@ def test_without_pin_s_and_without_sticky_nothing_is_pinned(talking: ChatRouters
     assert talking.ask("chat") == "blue"
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("chat", 1) == "green"
-    endpoint = {name: it for name, it in talking.rig.config["endpoints"]["chat"].items() if name != "pin_s"}
+    endpoint = {name: value for name, value in talking.rig.config["endpoints"]["chat"].items() if name != "pin_s"}
     talking.rig.change(endpoints={**talking.rig.config["endpoints"], "chat": endpoint})
     talking.change(sticky=None)
     talking.change(traffic=ALL_BLUE)

@@ -358,11 +358,11 @@ def test_a_dry_run_reports_what_would_move_and_changes_nothing(planned: PlanRig)
     assert (pair["from"], pair["to"]) == ("blue", "green")
     assert abs(pair["share"] - 0.5) < 0.016
     recent = shown["moves"]["recent_keys"]
-    assert [len(shown["overrides"][it]) for it in ("added", "removed", "changed")] == [1, 1, 0]
+    assert [len(shown["overrides"][change]) for change in ("added", "removed", "changed")] == [1, 1, 0]
     assert planned.control.replaced == replaced
     assert planned.get()["plan"] == shown["before"]["plan"]
     planned.change(**document)
-    moved = [it for it, was in served.items() if planned.ask(it).headers["azureml-model-deployment"] != was]
+    moved = [user for user, was in served.items() if planned.ask(user).headers["azureml-model-deployment"] != was]
     assert recent == {
         "keys": 40,
         "share": len(moved) / 40,
@@ -409,8 +409,8 @@ def test_the_history_has_every_plan_of_every_author(planned: PlanRig) -> None:
     planned.deploy(traffic={"blue": 30, "green": 70})
     third = planned.get()
     shown = [(plan["generation"], plan["plan"], plan.get("by"), plan.get("reason")) for plan in planned.history()]
-    assert [it[::2] for it in shown] == [(3, None), (2, "boss"), (1, "boss"), (0, None)]
-    assert [it[1] for it in shown[:3]] == [third["plan"], second["plan"], first["plan"]]
+    assert [row[::2] for row in shown] == [(3, None), (2, "boss"), (1, "boss"), (0, None)]
+    assert [row[1] for row in shown[:3]] == [third["plan"], second["plan"], first["plan"]]
     assert shown[2][3] == "a step"
     assert planned.change(weights={"blue": 100})["generation"] == 4
 

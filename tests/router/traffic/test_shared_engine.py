@@ -61,7 +61,7 @@ def test_traffic_is_split_between_them(shared: Rig) -> None:
 def test_the_list_of_models_shows_whose_adapters_they_are(shared: Rig) -> None:
     for headers in ({}, {"anthropic-version": "2023-06-01"}):
         answer = httpx.get(f"{shared.url}/v1/models", params={"limit": 1000}, headers=headers).json()
-        listed = {it["id"]: it for it in answer["data"]}
+        listed = {model["id"]: model for model in answer["data"]}
         assert (listed["adapter-0"]["root"], listed["adapter-0"]["parent"]) == ("adapter-0-lora", "blue")
         assert "parent" not in listed["blue"]
         assert "parent" not in listed["chat"]
@@ -145,7 +145,7 @@ def test_a_retry_under_another_name_does_not_belong_to_the_replica_that_failed(s
     engine = FakeEngine()
     failing = refuse(500, "out of memory")
     engine.answer = lambda body: failing(body) if body["model"] == "french" else chat(body)
-    named = {it: {"app": "tiny", "model": it} for it in ("french", "german")}
+    named = {name: {"app": "tiny", "model": name} for name in ("french", "german")}
     endpoint = {"tasks": ["chat"], "traffic": {"french": 100, "german": 0}, "fallback": ["german"]}
     with serve(Starlette(routes=[Mount("/deployments/tiny", engine.app)])) as url:
         router = Router(RuntimeEnvironment(serve_url=url, internal_key="internal"))

@@ -110,13 +110,13 @@ def test_records_use_the_weights_in_force(stoppable: StoppableRouters) -> None:
     stoppable.rig.chat_endpoint(traffic={"blue": 50, "green": 50})
     users = [f"user-{n}" for n in range(8)]
     before = {user: stoppable.ask(user).headers for user in users}
-    assert {it["azureml-model-deployment"] for it in before.values()} == {"blue", "green"}
-    (configured,) = {it["x-switchyard-plan"] for it in before.values()}
+    assert {headers["azureml-model-deployment"] for headers in before.values()} == {"blue", "green"}
+    (configured,) = {headers["x-switchyard-plan"] for headers in before.values()}
     stoppable.keeper.wait_for(rows=8)
     stoppable.stops(GREEN)
     after = {user: stoppable.ask(user).headers for user in users}
-    (stopped,) = {it["x-switchyard-plan"] for it in after.values()}
-    assert {it["azureml-model-deployment"] for it in after.values()} == {"blue"}
+    (stopped,) = {headers["x-switchyard-plan"] for headers in after.values()}
+    assert {headers["azureml-model-deployment"] for headers in after.values()} == {"blue"}
     assert stopped != configured
     rows = stoppable.keeper.wait_for(rows=16)[8:]
     assert {(row.plan, row.assigned, row.reason) for row in rows} == {(stopped, "blue", Reason.STICKY)}

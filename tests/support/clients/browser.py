@@ -99,7 +99,7 @@ class Watch:
             self._problem(f"request to another host: {request.url}")
 
     def _problem(self, words: str) -> None:
-        if not any(it in words for it in self.expected):
+        if not any(expectation in words for expectation in self.expected):
             self.problems.append(words)
 
 

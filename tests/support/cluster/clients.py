@@ -167,7 +167,7 @@ class Client:
     async def _exchange(self, session: aiohttp.ClientSession, outcome: Outcome) -> None:
         refused: set[str] = set()
         while True:
-            address = random.choice([it for it in self._endpoints() if it not in refused] or [""])
+            address = random.choice([address for address in self._endpoints() if address not in refused] or [""])
             if not address:
                 outcome.error = f"no endpoint takes connections, tried {sorted(refused)}"
                 return

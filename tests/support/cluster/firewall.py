@@ -51,7 +51,9 @@ def _addresses(peers: Sequence[Mapping[str, Any]], members: Sequence[Member]) ->
     blocks = [peer["ipBlock"]["cidr"] for peer in peers if "ipBlock" in peer]
     assert not any("except" in peer.get("ipBlock", {}) for peer in peers)
     pods = [peer for peer in peers if "ipBlock" not in peer]
-    found = [it.address for it in members if any(is_peer(peer, it.labels, it.namespace) for peer in pods)]
+    found = [
+        member.address for member in members if any(is_peer(peer, member.labels, member.namespace) for peer in pods)
+    ]
     return [*dict.fromkeys(found), *blocks]
 
 

@@ -200,7 +200,7 @@ class KubeRay:
             "RAY_HEAD_POD_NAME": head.name,
             "RAY_CLUSTER_NAME": self.name,
             "KUBERAY_CRD_VER": "v1",
-            **{it["name"]: it["value"] for it in options.get("env", []) if "value" in it},
+            **{variable["name"]: variable["value"] for variable in options.get("env", []) if "value" in variable},
         }
         command = f"ray kuberay-autoscaler --cluster-name {self.name} --cluster-namespace {NAMESPACE}"
         command += f" --gcs-address {head.address}:6379"

@@ -36,7 +36,7 @@ class RayClusterStore:
 
     def group(self, name: str) -> Any:
         """The worker group of that name."""
-        return next(it for it in self.cluster["spec"]["workerGroupSpecs"] if it["groupName"] == name)
+        return next(group for group in self.cluster["spec"]["workerGroupSpecs"] if group["groupName"] == name)
 
     def patch(self, operations: Sequence[Mapping[str, Any]]) -> list[str]:
         """Applies a JSON patch (RFC 6902: add, replace, remove) or returns what is wrong with the outcome."""

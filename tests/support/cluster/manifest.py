@@ -19,7 +19,7 @@ EVERY_NODE: Mapping[str, str] = {"metrics-export-port": "8080", "dashboard-agent
 
 def of_kind(objects: Sequence[Object], kind: str) -> Iterator[Any]:
     """The objects of this kind."""
-    return (it for it in objects if it["kind"] == kind)
+    return (manifest for manifest in objects if manifest["kind"] == kind)
 
 
 def quantity(text: str | int | float) -> float:
@@ -117,11 +117,11 @@ def mounts(
 def stored(objects: Sequence[Object]) -> dict[str, dict[str, Any]]:
     """The data of the rendered Secrets and ConfigMaps, by name."""
     found: dict[str, dict[str, Any]] = {}
-    for it in of_kind(objects, "ConfigMap"):
-        found[it["metadata"]["name"]] = it.get("data", {})
-    for it in of_kind(objects, "Secret"):
-        data = {name: base64.b64decode(text).decode() for name, text in it.get("data", {}).items()}
-        found[it["metadata"]["name"]] = {**data, **it.get("stringData", {})}
+    for config_map in of_kind(objects, "ConfigMap"):
+        found[config_map["metadata"]["name"]] = config_map.get("data", {})
+    for manifest in of_kind(objects, "Secret"):
+        data = {name: base64.b64decode(text).decode() for name, text in manifest.get("data", {}).items()}
+        found[manifest["metadata"]["name"]] = {**data, **manifest.get("stringData", {})}
     return found
 
 

@@ -72,7 +72,7 @@ class Network:
 
     def _load(self) -> None:
         members = [*self._members.values(), _OPERATOR]
-        policies = [policy for found in self._policies.values() for policy in found]
+        policies = [policy for policies in self._policies.values() for policy in policies]
         for name, member in self._members.items():
             rules = ruleset(policies, member, members, NODE_ADDRESS)
             command = ["ip", "netns", "exec", PREFIX + name, "nft", "-f", "-"]

@@ -41,14 +41,16 @@ class ServeApi:
 
     def statuses(self) -> dict[str, str]:
         """The applications' statuses by name; empty while Serve does not answer."""
-        return {name: it["status"] for name, it in self._applications().items()}
+        return {name: application_status["status"] for name, application_status in self._applications().items()}
 
     def replicas(self, application: str, state: str = "RUNNING") -> list[Replica]:
         """The application's replicas in that state."""
         found = []
         for deployment in self._applications().get(application, {}).get("deployments", {}).values():
-            for it in deployment["replicas"]:
-                replica = Replica(application, it["replica_id"], it["state"], it.get("node_ip") or "", it.get("pid"))
+            for entry in deployment["replicas"]:
+                replica = Replica(
+                    application, entry["replica_id"], entry["state"], entry.get("node_ip") or "", entry.get("pid")
+                )
                 if replica.state == state:
                     found.append(replica)
         return found
@@ -57,11 +59,11 @@ class ServeApi:
         """Serve's statuses and messages, for an assertion."""
         return {
             name: [
-                it["status"],
-                it.get("message"),
-                [(d["status"], d.get("message")) for d in it["deployments"].values()],
+                application_status["status"],
+                application_status.get("message"),
+                [(d["status"], d.get("message")) for d in application_status["deployments"].values()],
             ]
-            for name, it in self._applications().items()
+            for name, application_status in self._applications().items()
         }
 
     def _applications(self) -> Mapping[str, Any]:

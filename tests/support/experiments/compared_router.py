@@ -64,7 +64,7 @@ def on_a_ramp() -> Report:
 def interval_at(part: float, last: Effect) -> Effect:
     """The interval after this part of the time, which ends as `last`."""
     assert None not in (last.estimate, last.lower, last.upper)
-    middle, lower, upper = (math.log1p(it or 0.0) for it in (last.estimate, last.lower, last.upper))
+    middle, lower, upper = (math.log1p(number or 0.0) for number in (last.estimate, last.lower, last.upper))
     now = middle + 0.05 * math.sin(9 * part) * (1 - part)
     wider = 1 / math.sqrt(part)
     return Effect(

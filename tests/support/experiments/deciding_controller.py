@@ -56,7 +56,9 @@ class DecidingController(FakeController):
     @property
     def decisions(self) -> list[dict[str, Any]]:
         """The decisions that were accepted."""
-        return [{name: it for name, it in msgspec.to_builtins(made).items() if it} for made in self.reader.decided]
+        return [
+            {name: value for name, value in msgspec.to_builtins(made).items() if value} for made in self.reader.decided
+        ]
 
     def refuse(self, message: str) -> None:
         """Every decision is refused."""

@@ -31,19 +31,19 @@ class Recorder:
 
     def rows(self, *fields: Fields, **batch_fields: Any) -> RowColumns:
         """One row for each."""
-        return self._columns(rows=[row(self._next(), **it) for it in fields], **batch_fields).rows
+        return self._columns(rows=[row(self._next(), **values) for values in fields], **batch_fields).rows
 
     def starts(self, *fields: Fields, **batch_fields: Any) -> StartColumns:
         """One start for each."""
-        return self._columns(starts=[start(self._next(), **it) for it in fields], **batch_fields).starts
+        return self._columns(starts=[start(self._next(), **values) for values in fields], **batch_fields).starts
 
     def late(self, *fields: Fields, **batch_fields: Any) -> OverdueColumns:
         """One late record for each."""
-        return self._columns(late=[late(self._next(), **it) for it in fields], **batch_fields).late
+        return self._columns(late=[late(self._next(), **values) for values in fields], **batch_fields).late
 
     def pairs(self, *fields: Fields, **batch_fields: Any) -> PairColumns:
         """One mirrored request for each."""
-        return self._columns(pairs=[pair(self._next(), **it) for it in fields], **batch_fields).pairs
+        return self._columns(pairs=[pair(self._next(), **values) for values in fields], **batch_fields).pairs
 
     def _columns(self, **fields: Any) -> Exposures:
         return from_batch(batch(**fields), self.tables)

@@ -103,8 +103,8 @@ class Life:
                 return
             self.clock.now = max(self.clock.now + 1, *(row.at + row.duration_s + 1 for row in batch.rows))
             self._late += batch.late
-            late = [it for it in self._late if it.at + it.above_s < self.clock.now]
-            self._late = [it for it in self._late if it not in late]
+            late = [overdue for overdue in self._late if overdue.at + overdue.above_s < self.clock.now]
+            self._late = [overdue for overdue in self._late if overdue not in late]
             self._scores += scores_of(batch.rows)
             scores = [score for score in self._scores if score.at < self.clock.now]
             self._scores = [score for score in self._scores if score not in scores]

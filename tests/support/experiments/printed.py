@@ -15,7 +15,7 @@ _GOOD = {
     "Tokens per second": 1,
     "Cost": -1,
     "Share of good answers": 1,
-    **{f"Rate of {it}": -1 for it in ("slow answers", "empty answers", "truncated answers", "stalled streams")},
+    **{f"Rate of {kind}": -1 for kind in ("slow answers", "empty answers", "truncated answers", "stalled streams")},
     "Error rate": -1,
 }
 """The subjects whose good direction the words imply: 1 for more."""
@@ -65,15 +65,15 @@ def contradictions(text: str) -> list[str]:
     found = [*_denied_cells(text), *_denied_rows(text)]
     headline = _unwrapped(text.split("\n\n")[0].split(".\n")[0] + ".")
     said = statements(text)
-    for it in said:
-        if not it.lower <= it.estimate <= it.upper:
-            found.append(f"the estimate is outside its interval: {it}")
+    for statement in said:
+        if not statement.lower <= statement.estimate <= statement.upper:
+            found.append(f"the estimate is outside its interval: {statement}")
     words = {name: word for name, word, *both in _BETTER.findall(headline) if not any(both)}
     words |= {name: "both" for name, _, *both in _BETTER.findall(headline) if any(both)}
     words |= {name: word.split()[0] for name, word in _EQUAL.findall(headline)}
     words |= dict.fromkeys(_OPEN.findall(headline), "open")
     for name, word in words.items():
-        mine = [it for it in said if it.treatment in (name, "")]
+        mine = [line for line in said if line.treatment in (name, "")]
         if mine and not _holds(word, mine):
             found.append(f"{name} is said to be {word}, beside {mine}")
     return found
@@ -81,11 +81,11 @@ def contradictions(text: str) -> list[str]:
 
 def _holds(word: str, said: list[Statement]) -> bool:
     """Whether any interval allows the word: for all of the metrics together where it is about all of them."""
-    doubtful, said = [it for it in said if it.measured], [it for it in said if not it.measured]
-    known = [it for it in said if it.good]
-    is_good = any(_side(it) * it.good > 0 for it in known)
-    is_bad = any(_side(it) * it.good < 0 for it in known)
-    apart = any(_side(it) for it in said)
+    doubtful, said = [line for line in said if line.measured], [line for line in said if not line.measured]
+    known = [line for line in said if line.good]
+    is_good = any(_side(line) * line.good > 0 for line in known)
+    is_bad = any(_side(line) * line.good < 0 for line in known)
+    apart = any(_side(line) for line in said)
     unclear = len(known) < len(said)
     match word:
         case "better":
@@ -99,11 +99,11 @@ def _holds(word: str, said: list[Statement]) -> bool:
         case "open":
             return bool(doubtful) or (not is_good and not is_bad)
         case _:
-            return not any(abs(end) == float("inf") for it in (*said, *doubtful) for end in (it.lower, it.upper))
+            return not any(abs(end) == float("inf") for line in (*said, *doubtful) for end in (line.lower, line.upper))
 
 
-def _side(it: Statement) -> int:
-    return 1 if it.lower > 0 else -1 if it.upper < 0 else 0
+def _side(statement: Statement) -> int:
+    return 1 if statement.lower > 0 else -1 if statement.upper < 0 else 0
 
 
 def _statement(match: re.Match[str]) -> Statement:

@@ -73,7 +73,7 @@ class FixedEvidence:
         ]
 
     def matches(self, items: Sequence[FeedbackItem]) -> Sequence[Match]:
-        return ["waiting" if it.request in self.requests else "unknown" for it in items]
+        return ["waiting" if item.request in self.requests else "unknown" for item in items]
 
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None

@@ -44,7 +44,7 @@ def _score(row: Row, metric: str) -> FeedbackItem:
 
 
 def _tuples(columns: Columns, kind: Any) -> Iterator[Any]:
-    values = [[_plain(name, it) for it in getattr(columns, name).tolist()] for name in kind._fields]
+    values = [[_plain(name, value) for value in getattr(columns, name).tolist()] for name in kind._fields]
     for fields in zip(*values, strict=True):
         yield kind(*fields)
 

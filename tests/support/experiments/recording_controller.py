@@ -133,7 +133,7 @@ class Keeper:
 
     @property
     def feedback(self) -> list[FeedbackItem]:
-        return [it for batch in self._in_order for it in batch.feedback]
+        return [item for batch in self._in_order for item in batch.feedback]
 
     @property
     def pairs(self) -> list[SeenPair]:

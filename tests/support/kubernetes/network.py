@@ -50,7 +50,7 @@ def is_peer(peer: Mapping[str, Any], labels: Mapping[str, str], namespace: Mappi
 def _rules(
     policies: Sequence[Mapping[str, Any]], pod: Mapping[str, str], direction: str
 ) -> list[Mapping[str, Any]] | None:
-    specs = [it["spec"] for it in policies if _matches(it["spec"]["podSelector"], pod)]
+    specs = [policy["spec"] for policy in policies if _matches(policy["spec"]["podSelector"], pod)]
     specs = [spec for spec in specs if direction in spec["policyTypes"]]
     return [rule for spec in specs for rule in spec.get(direction.lower()) or []] if specs else None
 
@@ -58,13 +58,13 @@ def _rules(
 def _ports(rule: Mapping[str, Any]) -> set[int | str]:
     if not rule.get("ports"):
         return {ALL}
-    return {port for it in rule["ports"] for port in range(it["port"], it.get("endPort", it["port"]) + 1)}
+    return {port for entry in rule["ports"] for port in range(entry["port"], entry.get("endPort", entry["port"]) + 1)}
 
 
 def _admits(peers: Any, labels: Mapping[str, str], namespace: Mapping[str, str]) -> bool:
     if not peers:
         return True
-    return any(is_peer(it, labels, namespace) for it in peers)
+    return any(is_peer(peer, labels, namespace) for peer in peers)
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

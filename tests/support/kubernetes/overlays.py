@@ -38,7 +38,7 @@ def made(**values: Any) -> list[Manifest]:
 def release(name: str, **values: Any) -> list[Manifest]:
     """The chart's objects for these values and that release's name, in the namespace `switchyard`."""
     found = chart.objects(chart.render(values, name=name, namespace="switchyard"))
-    return [json.loads(json.dumps(it)) for it in found]  # parts that YAML has once, more than once
+    return [json.loads(json.dumps(manifest)) for manifest in found]  # parts that YAML has once, more than once
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,22 @@ def ray_pods(manifests: list[Manifest]) -> Iterator[Pod]:
 def pods(manifests: list[Manifest]) -> Iterator[Pod]:
     """Every pod template."""
     yield from ray_pods(manifests)
-    for it in manifests:
-        if it["kind"] in ("StatefulSet", "Deployment", "Job"):
-            template = it["spec"]["template"]
-            yield Pod(f"{it['kind']} {it['metadata']['name']}", template["metadata"]["labels"], template["spec"])
+    for manifest in manifests:
+        if manifest["kind"] in ("StatefulSet", "Deployment", "Job"):
+            template = manifest["spec"]["template"]
+            yield Pod(
+                f"{manifest['kind']} {manifest['metadata']['name']}", template["metadata"]["labels"], template["spec"]
+            )
 
 
 def planted(overlay: str, kind: str, change: Change, name: str | None = None) -> list[Manifest]:
     """An overlay's objects, with a change to a copy of the first of a kind (and name)."""
     manifests = list(rendered(overlay))
-    index = next(i for i, it in enumerate(manifests) if it["kind"] == kind and name in (None, it["metadata"]["name"]))
+    index = next(
+        i
+        for i, manifest in enumerate(manifests)
+        if manifest["kind"] == kind and name in (None, manifest["metadata"]["name"])
+    )
     manifests[index] = copy.deepcopy(manifests[index])
     change(manifests[index])
     return manifests
@@ -104,7 +110,7 @@ def cluster(service: Manifest) -> Any:
 
 def group(service: Manifest, name: str) -> Any:
     """One of its groups."""
-    return next(it for it in cluster(service)["workerGroupSpecs"] if it["groupName"] == name)
+    return next(group for group in cluster(service)["workerGroupSpecs"] if group["groupName"] == name)
 
 
 def worker(service: Manifest) -> Any:

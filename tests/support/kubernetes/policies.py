@@ -32,7 +32,7 @@ def restricted_containers(manifests: list[Manifest]) -> Iterator[str]:
         for container in pod.containers:
             if container.get("securityContext") != RESTRICTED:
                 yield f"{pod.where}/{container['name']}: not restricted"
-            if any("serviceaccount" in it["mountPath"] for it in container.get("volumeMounts", [])):
+            if any("serviceaccount" in mount["mountPath"] for mount in container.get("volumeMounts", [])):
                 yield f"{pod.where}/{container['name']}: has a token of Kubernetes"
     autoscaler = ray_service(manifests)["spec"]["rayClusterConfig"]["autoscalerOptions"]
     if autoscaler.get("securityContext") != RESTRICTED:
@@ -121,7 +121,7 @@ def secrets_where_needed(manifests: list[Manifest]) -> Iterator[str]:
                 yield f"{pod.where}: {name} does not come from a Secret"
         for name in sorted(other & pod.environment.keys()):
             yield f"{pod.where}: has {name}"
-        mounted = {it["mountPath"] for it in pod.main["volumeMounts"]}
+        mounted = {mount["mountPath"] for mount in pod.main["volumeMounts"]}
         if is_engine and (found := mounted & _ROUTERS_MOUNTS):
             yield f"{pod.where}: mounts {', '.join(sorted(found))}"
 
@@ -130,7 +130,11 @@ def no_secret_arguments(manifests: list[Manifest]) -> Iterator[str]:
     """No argument of a process holds a secret: everyone on the machine can read arguments."""
     for pod in pods(manifests):
         for container in pod.containers:
-            secret = {it["name"] for it in container.get("env", []) if "secretKeyRef" in it.get("valueFrom", {})}
+            secret = {
+                variable["name"]
+                for variable in container.get("env", [])
+                if "secretKeyRef" in variable.get("valueFrom", {})
+            }
             words = [*container.get("command", []), *container.get("args", [])]
             for name in sorted(secret & set(re.findall(r"\$\((\w+)\)", " ".join(words)))):
                 yield f"{pod.where}/{container['name']}: {name} is an argument"
@@ -139,8 +143,8 @@ def no_secret_arguments(manifests: list[Manifest]) -> Iterator[str]:
 def writable_directories(manifests: list[Manifest]) -> Iterator[str]:
     """The image is read-only: Ray, HAProxy and the caches write to volumes. /dev/shm is not the runtime's 64 MiB."""
     for pod in ray_pods(manifests):
-        volumes = {it["name"]: it for it in pod.spec["volumes"]}
-        mounts = {it["mountPath"]: volumes.get(it["name"], {}) for it in pod.main["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
+        mounts = {mount["mountPath"]: volumes.get(mount["name"], {}) for mount in pod.main["volumeMounts"]}
         for path in ("/tmp", "/home/switchyard", "/dev/shm"):
             if "emptyDir" not in mounts.get(path, {}):
                 yield f"{pod.where}: {path} cannot be written"
@@ -162,7 +166,7 @@ def scales_from_zero(manifests: list[Manifest]) -> Iterator[str]:
             yield f"{group['groupName']}: does not start from zero"
         if group.get("labels") != {"ray.io/node-group": group["groupName"]}:
             yield f"{group['groupName']}: its label is not its name"
-    if any(it["kind"] in ("HorizontalPodAutoscaler", "ScaledObject") for it in manifests):
+    if any(manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject") for manifest in manifests):
         yield "two autoscalers for the same pods"
 
 
@@ -188,8 +192,12 @@ def survives_its_head(manifests: list[Manifest]) -> Iterator[str]:
         yield "rayClusterConfig: anyone who reaches a port of Ray runs code"
     options = cluster.get("gcsFaultToleranceOptions", {})
     host, _, port = options.get("redisAddress", "").removeprefix("redis://").partition(":")
-    services = {it["metadata"]["name"]: it["spec"]["ports"] for it in manifests if it["kind"] == "Service"}
-    if int(port or 0) not in {it["port"] for it in services.get(host, [])}:
+    services = {
+        manifest["metadata"]["name"]: manifest["spec"]["ports"]
+        for manifest in manifests
+        if manifest["kind"] == "Service"
+    }
+    if int(port or 0) not in {port["port"] for port in services.get(host, [])}:
         yield f"gcsFaultToleranceOptions: no Service {host}:{port}"
     if "secretKeyRef" not in options.get("redisPassword", {}).get("valueFrom", {}):
         yield "gcsFaultToleranceOptions: no password from a Secret"
@@ -212,7 +220,7 @@ def honest_probes(manifests: list[Manifest]) -> Iterator[str]:
 
 def budgets_that_let_go(manifests: list[Manifest]) -> Iterator[str]:
     """A budget selects pods and allows at least one eviction. A RayCluster's pods support no `maxUnavailable`."""
-    for budget in (it for it in manifests if it["kind"] == "PodDisruptionBudget"):
+    for budget in (manifest for manifest in manifests if manifest["kind"] == "PodDisruptionBudget"):
         selector = budget["spec"]["selector"]["matchLabels"].items()
         guarded = [pod for pod in ray_pods(manifests) if selector <= pod.labels.items()]
         least = sum(pod.group["minReplicas"] for pod in guarded if pod.group)
@@ -224,13 +232,13 @@ def budgets_that_let_go(manifests: list[Manifest]) -> Iterator[str]:
 
 def resolved_references(manifests: list[Manifest]) -> Iterator[str]:
     """Every volume, claim, ConfigMap and Secret that a pod names exists."""
-    made = {(it["kind"], it["metadata"]["name"]) for it in manifests}
+    made = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
     for pod in pods(manifests):
         for name in _secrets(pod.spec) - SECRETS:
             yield f"{pod.where}: no Secret {name}"
-        volumes = {it["name"]: it for it in pod.spec.get("volumes", [])}
-        known = volumes.keys() | {it["metadata"]["name"] for it in _templates(manifests)}
-        for mount in (it for container in pod.containers for it in container.get("volumeMounts", [])):
+        volumes = {volume["name"]: volume for volume in pod.spec.get("volumes", [])}
+        known = volumes.keys() | {template["metadata"]["name"] for template in _templates(manifests)}
+        for mount in (mount for container in pod.containers for mount in container.get("volumeMounts", [])):
             if mount["name"] not in known:
                 yield f"{pod.where}: no volume {mount['name']}"
         for volume in volumes.values():
@@ -253,17 +261,17 @@ def expanded_variables(manifests: list[Manifest]) -> Iterator[str]:
 
 def ports_to_scrape(manifests: list[Manifest]) -> Iterator[str]:
     """Every port that a PodMonitor names is one of every pod's."""
-    for monitor in (it for it in manifests if it["kind"] == "PodMonitor"):
+    for monitor in (manifest for manifest in manifests if manifest["kind"] == "PodMonitor"):
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             for pod in ray_pods(manifests):
-                if endpoint["port"] not in {it["name"] for it in pod.main["ports"]}:
+                if endpoint["port"] not in {port["name"] for port in pod.main["ports"]}:
                     yield f"{pod.where}: no port {endpoint['port']} to scrape"
 
 
 def open_ingresses(manifests: list[Manifest]) -> Iterator[str]:
     """An Ingress terminates TLS, and leads to KubeRay's Service. Its controller's annotations are the user's."""
     service = f"{ray_service(manifests)['metadata']['name']}-serve-svc"
-    for ingress in (it for it in manifests if it["kind"] == "Ingress"):
+    for ingress in (manifest for manifest in manifests if manifest["kind"] == "Ingress"):
         paths = [path for rule in ingress["spec"]["rules"] for path in rule["http"]["paths"]]
         if {path["backend"]["service"]["name"] for path in paths} != {service}:
             yield "Ingress: not the routers' Service"
@@ -277,19 +285,19 @@ def open_gateways(manifests: list[Manifest]) -> Iterator[str]:
     """A Gateway terminates TLS for every route's host; routes lead to the routers and let a stream take an hour."""
     service = f"{ray_service(manifests)['metadata']['name']}-serve-svc"
     encrypted: set[tuple[str, str]] = set()
-    for gateway in (it for it in manifests if it["kind"] == "Gateway"):
+    for gateway in (manifest for manifest in manifests if manifest["kind"] == "Gateway"):
         for listener in gateway["spec"]["listeners"]:
             tls = listener.get("tls", {})
             if listener["protocol"] != "HTTPS" or tls.get("mode") != "Terminate" or not tls.get("certificateRefs"):
                 yield f"Gateway: the listener {listener['name']} has no TLS"
             else:
                 encrypted.add((gateway["metadata"]["name"], listener["hostname"]))
-    for route in (it for it in manifests if it["kind"] == "HTTPRoute"):
+    for route in (manifest for manifest in manifests if manifest["kind"] == "HTTPRoute"):
         for host in {(parent["name"], host) for parent in route["spec"]["parentRefs"] for host in _hosts(route)}:
             if host not in encrypted:
                 yield f"HTTPRoute: the host {host[1]} has no TLS"
         for rule in route["spec"]["rules"]:
-            if {it["name"] for it in rule["backendRefs"]} != {service}:
+            if {backend["name"] for backend in rule["backendRefs"]} != {service}:
                 yield "HTTPRoute: not the routers' Service"
             timeouts = rule.get("timeouts", {})
             if any(_cuts_streams(timeouts.get(name)) for name in ("request", "backendRequest")):
@@ -315,7 +323,9 @@ def spread_routers(manifests: list[Manifest]) -> Iterator[str]:
     for pod in ray_pods(manifests):
         if pod.group is None or pod.group.get("minReplicas", 0) < 2:
             continue
-        constraints = {it["topologyKey"]: it for it in pod.spec.get("topologySpreadConstraints", [])}
+        constraints = {
+            constraint["topologyKey"]: constraint for constraint in pod.spec.get("topologySpreadConstraints", [])
+        }
         for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname"):
             found = constraints.get(key)
             if found is None:
@@ -331,7 +341,7 @@ def spread_routers(manifests: list[Manifest]) -> Iterator[str]:
 def weights_for_all(manifests: list[Manifest]) -> Iterator[str]:
     """Engines read the weights and never write them; a Job fetches them, with the hub's token if there is one."""
     for pod in ray_pods(manifests):
-        mount = next((it for it in pod.main["volumeMounts"] if it["mountPath"] == MODELS), None)
+        mount = next((mount for mount in pod.main["volumeMounts"] if mount["mountPath"] == MODELS), None)
         if (mount is not None) != (pod.labels["app.kubernetes.io/component"] == "engine"):
             yield f"{pod.where}: weights where no engine is, or the other way round"
         elif mount is not None and not mount.get("readOnly"):
@@ -349,7 +359,7 @@ def tolerated_gpus(manifests: list[Manifest]) -> Iterator[str]:
         if any("gpu" in name for name in pod.main["resources"]["limits"]):
             if not pod.spec.get("nodeSelector"):
                 yield f"{pod.where}: any GPU would do"
-            if not any(it["key"] == "nvidia.com/gpu" for it in pod.spec.get("tolerations", [])):
+            if not any(toleration["key"] == "nvidia.com/gpu" for toleration in pod.spec.get("tolerations", [])):
                 yield f"{pod.where}: does not tolerate the GPU nodes' taint"
 
 
@@ -365,8 +375,8 @@ def _secrets(part: Any) -> set[str]:
 
 
 def _templates(manifests: list[Manifest]) -> Iterator[dict[str, Any]]:
-    for it in manifests:
-        yield from it["spec"].get("volumeClaimTemplates", []) if it["kind"] == "StatefulSet" else ()
+    for manifest in manifests:
+        yield from manifest["spec"].get("volumeClaimTemplates", []) if manifest["kind"] == "StatefulSet" else ()
 
 
 POLICIES: tuple[Policy, ...] = (

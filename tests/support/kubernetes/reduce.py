@@ -65,7 +65,7 @@ def shared(schema: dict[str, Any]) -> dict[str, Any]:
 
 def reduced(crd: dict[str, Any], version: str = "v1") -> dict[str, Any]:
     """The schema of one version of a CRD."""
-    found = next(it for it in crd["spec"]["versions"] if it["name"] == version)
+    found = next(served for served in crd["spec"]["versions"] if served["name"] == version)
     schema = closed(found["schema"]["openAPIV3Schema"])
     schema["properties"] = {**schema["properties"], "metadata": {"type": "object"}}
     schema["properties"].pop("status", None)

@@ -22,7 +22,11 @@ def room_to_drain(manifests: list[Manifest]) -> Iterator[str]:
         if group.most <= (needed := pods(housed, group)):
             yield f"{group.name}: {needed} of {group.most} pods may be in use: none takes the place of one that drains"
     rays, settings = cluster_settings(1), cluster_settings(most_nodes(cluster))
-    given = next(it["data"] for it in manifests if it["kind"] == "ConfigMap" and it["metadata"]["name"] == SIZE)
+    given = next(
+        manifest["data"]
+        for manifest in manifests
+        if manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] == SIZE
+    )
     for name, value in settings.items():
         if (found := given.get(name, rays[name])) != value:
             yield f"{SIZE}: {name} is {found}, not {value} as for {most_nodes(cluster)} nodes"

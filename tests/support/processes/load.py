@@ -152,7 +152,7 @@ class Traffic:
         """Waits until every lane has ended `count` more requests. Fails if one does not."""
         begun = time.monotonic()
         while len(slow := [lane for lane in self._kinds if self._ended(lane, begun) < count]):
-            assert time.monotonic() - begun < within_s, [f"{it.name} {it.streamed}" for it in slow]
+            assert time.monotonic() - begun < within_s, [f"{lane.name} {lane.streamed}" for lane in slow]
             time.sleep(0.05)
 
     def all_at_once(self, *, within_s: float = 90) -> float:
@@ -167,7 +167,7 @@ class Traffic:
             time.sleep(0.005)
 
     def _ended(self, lane: Lane, begun: float) -> int:
-        return sum(1 for it in self.since(begun) if it.lane is lane and it.begun >= begun)
+        return sum(1 for outcome in self.since(begun) if outcome.lane is lane and outcome.begun >= begun)
 
     async def _drive(self) -> None:
         async with aiohttp.ClientSession() as session:
@@ -192,6 +192,6 @@ class Traffic:
             driver.join()
 
 
-def unexplained(outcomes: Sequence[Outcome], explains: Callable[[Outcome], bool] = lambda it: False) -> list[str]:
+def unexplained(outcomes: Sequence[Outcome], explains: Callable[[Outcome], bool] = lambda outcome: False) -> list[str]:
     """The requests that were not answered in full and that `explains` does not account for."""
     return [str(outcome) for outcome in outcomes if not outcome.is_whole and not explains(outcome)]

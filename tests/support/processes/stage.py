@@ -149,4 +149,8 @@ class Stage:
 
     def entries(self) -> list[tuple[str, str]]:
         found = read_entries(LocalStore(self.directory / ".run/ledger"))
-        return [(it.kind, it.detail["text"]) for it in found if "state" in it.detail and it.kind != "run_state"]
+        return [
+            (entry.kind, entry.detail["text"])
+            for entry in found
+            if "state" in entry.detail and entry.kind != "run_state"
+        ]

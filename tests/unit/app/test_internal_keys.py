@@ -13,7 +13,7 @@ STEPS = ("old", "old,new", "new,old", "new")
 
 
 def lets_in(environment: dict[str, str], purpose: Purpose, key: str) -> bool:
-    return opens(key, [it.encode() for it in accepted(environment, purpose)])
+    return opens(key, [key.encode() for key in accepted(environment, purpose)])
 
 
 @given(KEY)
@@ -21,7 +21,7 @@ def test_each_purpose_has_its_own_key_and_the_master_opens_nothing(master: str) 
     keys = [derived(master, purpose) for purpose in Purpose]
     assert len({*keys, master}) == 1 + len(Purpose)
     for purpose in Purpose:
-        let_in = [it for it in (*keys, master, "") if lets_in({"SWITCHYARD_INTERNAL_KEY": master}, purpose, it)]
+        let_in = [key for key in (*keys, master, "") if lets_in({"SWITCHYARD_INTERNAL_KEY": master}, purpose, key)]
         assert let_in == [sent(master, purpose)]
 
 
@@ -40,7 +40,7 @@ def test_a_key_changes_in_steps_of_which_neighbours_work_together(purpose: Purpo
     for router in (before, after):
         for application in (before, after):
             assert lets_in({"SWITCHYARD_INTERNAL_KEY": application}, purpose, sent(router, purpose))
-            engines = ",".join(derived(it, purpose) for it in listed(application))
+            engines = ",".join(derived(key, purpose) for key in listed(application))
             if purpose is Purpose.ENGINE:
                 assert lets_in({"SWITCHYARD_ENGINE_KEY": engines}, purpose, sent(router, purpose))
 

@@ -28,9 +28,9 @@ def test_a_row_has_medians_of_turns_and_percentiles_of_all_answers() -> None:
 def test_a_comparison_takes_its_ratios_within_each_round() -> None:
     """The machine becomes three times slower between two rounds, which affects both sides alike."""
     mine, theirs = [a_turn(300, [5]), a_turn(100, [15])], [a_turn(200, [6]), a_turn(80, [18])]
-    it = comparison(mine, theirs)
-    assert it.ratio == pytest.approx(1.375)
-    assert it.later_ms == -2.0
+    compared = comparison(mine, theirs)
+    assert compared.ratio == pytest.approx(1.375)
+    assert compared.later_ms == -2.0
 
 
 @pytest.mark.parametrize(

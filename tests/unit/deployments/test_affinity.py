@@ -30,23 +30,23 @@ AMPLE = 16
 
 
 @contextmanager
-def opened(it: Ingress, path: str, header: str | None) -> Iterator[http.client.HTTPResponse]:
-    with closing(http.client.HTTPConnection("127.0.0.1", it.port, timeout=30)) as connection:
+def opened(ingress: Ingress, path: str, header: str | None) -> Iterator[http.client.HTTPResponse]:
+    with closing(http.client.HTTPConnection("127.0.0.1", ingress.port, timeout=30)) as connection:
         connection.request("GET", path, headers={} if header is None else {AFFINITY_HEADER: header})
         with connection.getresponse() as response:
             yield response
 
 
-def replica(it: Ingress, header: str | None) -> str:
+def replica(ingress: Ingress, header: str | None) -> str:
     """The name of the replica that answers."""
-    with opened(it, "/name", header) as response:
+    with opened(ingress, "/name", header) as response:
         assert response.status == 200
         assert response.getheader("x-seen-key") == "none", "the key is for the ingress"
         return response.read().decode()
 
 
-def homes(it: Ingress) -> dict[str, str]:
-    return {key: replica(it, f"{key} {AMPLE}") for key in KEYS}
+def homes(ingress: Ingress) -> dict[str, str]:
+    return {key: replica(ingress, f"{key} {AMPLE}") for key in KEYS}
 
 
 def application(name: str) -> Starlette:
@@ -90,7 +90,7 @@ def test_every_node_computes_the_same_and_a_new_replica_takes_only_its_share(
     four: Ingress, replicas: Sequence[Replica], tmp_path: Path
 ) -> None:
     before = homes(four)
-    elsewhere = [Replica(it.name, "localhost", it.port) for it in reversed(replicas[:4])]
+    elsewhere = [Replica(replica.name, "localhost", replica.port) for replica in reversed(replicas[:4])]
     with ingress(tmp_path / "node", elsewhere) as other:
         assert homes(other) == before
     with ingress(tmp_path / "more", replicas) as larger:
@@ -174,7 +174,7 @@ def test_where_a_keys_replica_fails_another_one_answers(
     before = homes(four)
     with ExitStack() as stack:
         port = free_port() if how == "refuses connections" else stack.enter_context(broken())
-        failing = [it._replace(port=port) if it.name == "a" else it for it in replicas[:4]]
+        failing = [replica._replace(port=port) if replica.name == "a" else replica for replica in replicas[:4]]
         after = homes(stack.enter_context(ingress(tmp_path / "failing", failing)))
     assert "a" not in after.values()
     assert {key: name for key, name in after.items() if before[key] != "a"} == {

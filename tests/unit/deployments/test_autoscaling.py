@@ -26,7 +26,7 @@ from deployments.autoscaling import (
 TARGET = 12.0
 
 counts = st.integers(0, 300).map(float)
-shares = st.integers(0, 100).map(lambda it: it / 100)
+shares = st.integers(0, 100).map(lambda percent: percent / 100)
 replica_loads = st.builds(
     ReplicaLoad, running=counts, waiting=counts, held=counts, kv=shares, service_s=st.integers(0, 200).map(float)
 )
@@ -174,12 +174,13 @@ def at_constant_load(requests: int, kv_each: float, replicas: int) -> Load:
     share, more = divmod(requests, replicas)
     each = [share + (number < more) for number in range(replicas)]
     loads = [
-        ReplicaLoad(min(it, fits), max(0, it - fits), kv=min(it, fits) * kv_each, service_s=SERVICE_S) for it in each
+        ReplicaLoad(min(requests, fits), max(0, requests - fits), kv=min(requests, fits) * kv_each, service_s=SERVICE_S)
+        for requests in each
     ]
     return Load(loads, ongoing=requests)
 
 
-@given(st.integers(0, 500), st.integers(1, 50).map(lambda it: it / 100), st.integers(1, 40))
+@given(st.integers(0, 500), st.integers(1, 50).map(lambda percent: percent / 100), st.integers(1, 40))
 def test_the_policy_does_not_oscillate_at_constant_load(requests: int, kv_each: float, replicas: int) -> None:
     seen = [replicas]
     for _ in range(40):

@@ -28,14 +28,14 @@ def examples() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every application with autoscaling in what the project serves, and those of the pages that have room to scale."""
     for file, text in SERVED.items():
         for application in yaml.safe_load(text)["applications"]:
-            yield from ((f"{file}:{application['name']}", it) for it in scaled(application))
+            yield from ((f"{file}:{application['name']}", deployment) for deployment in scaled(application))
     for block in (block for page in PAGES for block in blocks(page) if block.language == "yaml"):
         example = yaml.safe_load(block.code)
         for application in example if isinstance(example, list) else []:
-            for it in scaled(application):
-                scaling = it["autoscaling_config"]
+            for deployment in scaled(application):
+                scaling = deployment["autoscaling_config"]
                 if scaling["max_replicas"] > scaling["min_replicas"]:
-                    yield f"{block.id}:{application['name']}", it
+                    yield f"{block.id}:{application['name']}", deployment
 
 
 def scaled(application: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -97,7 +97,9 @@ class Proxy:
         fields |= {"backend": backend, "prefix": prefix}
         config.write_text(CONFIG.format(**fields, drained=DRAINED if drained else ""))
         last = self.processes[-1:]
-        replaced = [it for old in last for it in ("-sf", str(old.pid), "-x", f"{self._directory}/admin.sock")]
+        replaced = [
+            argument for old in last for argument in ("-sf", str(old.pid), "-x", f"{self._directory}/admin.sock")
+        ]
         arguments = [str(self._script), "-db", "-f", str(config), *replaced]
         self.processes.append(subprocess.Popen(arguments))
         self.wait(200, "/-/healthz")

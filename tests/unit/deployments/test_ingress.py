@@ -58,8 +58,8 @@ def strict(replica: Replica, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-def none_is_left(it: Ingress) -> None:
-    wait_until(lambda: it.connections() == 0, lambda: f"{it.connections()} connections are left")
+def none_is_left(ingress: Ingress) -> None:
+    wait_until(lambda: ingress.connections() == 0, lambda: f"{ingress.connections()} connections are left")
 
 
 def status(port: int) -> int:
@@ -311,8 +311,8 @@ def test_one_address_has_a_bounded_number_of_connections_and_this_machine_has_no
         wait_until(lambda: refused(STRANGER, 1) == 0, lambda: "closed connections count")
 
 
-def configured(it: Ingress) -> Sequence[str]:
-    return [line.strip() for line in (it.directory / "haproxy.cfg").read_text().splitlines()]
+def configured(ingress: Ingress) -> Sequence[str]:
+    return [line.strip() for line in (ingress.directory / "haproxy.cfg").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -358,13 +358,13 @@ def dying(number: int) -> Iterator[tuple[Dying, Sequence[Replica]]]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        ports = [it.sockets[0].getsockname()[1] for it in listening]
+        ports = [server.sockets[0].getsockname()[1] for server in listening]
         yield server, [Replica(f"r{place}", "127.0.0.1", port) for place, port in enumerate(ports)]
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        for it in listening:
-            it.close()
+        for listener in listening:
+            listener.close()
         loop.close()
 
 

@@ -126,7 +126,7 @@ def commands_in(text: str) -> set[str]:
     """The commands that a text names, without those that have something to fill in."""
     starts = re.finditer(rf"(?:{invocation.URL_VARIABLE}=\S+ )?{re.escape(invocation.program())} ", text)
     named = (COMMAND_END.split(text[start.start() :], maxsplit=1)[0] for start in starts)
-    return {it for it in named if not PLACEHOLDER.search(it.partition(invocation.program())[2])}
+    return {line for line in named if not PLACEHOLDER.search(line.partition(invocation.program())[2])}
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,11 @@ def test_every_command_that_is_printed_runs_where_it_was_printed(stand: Stand) -
     broken = stand.file("broken.yaml", "endpoints: {}")
     dead = Run(os.getpid(), "a-run", free_port(), "http://127.0.0.1:9", str(stand.directory))
     said = [
-        *(stand.printed(*it) for it in (["status"], ["traffic", "chat"], ["deploy"], ["check"], ["serve"])),
-        *(stand.printed(*it) for it in (["doctor", broken], ["serve", broken], [*keys], [*keys])),
+        *(
+            stand.printed(*arguments)
+            for arguments in (["status"], ["traffic", "chat"], ["deploy"], ["check"], ["serve"])
+        ),
+        *(stand.printed(*arguments) for arguments in (["doctor", broken], ["serve", broken], [*keys], [*keys])),
     ]
     for phase in Phase:
         write_record(stand.directory / "run", replace(dead, phase=phase))
@@ -229,9 +232,9 @@ def strings(path: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(path.read_text())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
-        id(it.body[0].value)
-        for it in ast.walk(tree)
-        if isinstance(it, documented) and it.body and isinstance(it.body[0], ast.Expr)
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:

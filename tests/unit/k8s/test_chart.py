@@ -79,18 +79,20 @@ def test_kustomize_makes_the_same_objects_as_helm(real: Helm, file: Path, tmp_pa
     chart.write(tmp_path, name="blue", namespace="team")
     files = real.render(values, name="blue", namespace="team")
     theirs = chart.objects({file: text for file, text in files.items() if file.endswith(".yaml")})
-    assert {identity(it): it for it in theirs} == {identity(it): it for it in built(tmp_path)}
+    assert {identity(manifest): manifest for manifest in theirs} == {
+        identity(manifest): manifest for manifest in built(tmp_path)
+    }
 
 
 def built(directory: Path) -> list[Any]:
     """kustomize's objects, without what Helm leaves to the command line: the Namespace, and the namespace of each."""
-    found = [it for it in kustomized(directory) if it["kind"] != "Namespace"]
-    assert {it["metadata"].pop("namespace") for it in found} == {"team"}
+    found = [manifest for manifest in kustomized(directory) if manifest["kind"] != "Namespace"]
+    assert {manifest["metadata"].pop("namespace") for manifest in found} == {"team"}
     return found
 
 
-def identity(it: Mapping[str, Any]) -> tuple[str, str]:
-    return it["kind"], it["metadata"]["name"]
+def identity(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]
 
 
 def test_a_difference_from_helm_is_found(real: Helm, tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_a_difference_from_helm_is_found(real: Helm, tmp_path: Path) -> None:
 def test_helm_finds_nothing_wrong_with_an_example(real: Helm, file: Path) -> None:
     found = real.lint(yaml.safe_load(file.read_text()))
     assert found["errors"] == []
-    assert {it["error"] for it in found["messages"]} <= {"icon is recommended"}
+    assert {message["error"] for message in found["messages"]} <= {"icon is recommended"}
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
@@ -118,7 +120,7 @@ def test_an_example_is_valid_and_its_models_fit(file: Path) -> None:
     values = yaml.safe_load(file.read_text()) | {"host": "models.example.com", "monitoring": {"enabled": True}}
     found = chart.objects(render(values))
     assert capacity.problems(ray_service(found), found) == []
-    assert [problem for it in found for problem in schemas.problems(it)] == []
+    assert [problem for manifest in found for problem in schemas.problems(manifest)] == []
 
 
 @pytest.mark.parametrize("most", [1, 4, 5, 8, 9, 19, 20, 45, 46, 93, 194, 995])
@@ -126,14 +128,14 @@ def test_haproxys_settings_are_for_as_many_nodes_as_there_may_be(most: int) -> N
     values = {"models": [MODEL], "nodes": {"L4": {"max": most}}}
     found = chart.objects(render(values))
     count = most_nodes(ray_service(found)["spec"]["rayClusterConfig"])
-    (size,) = (it for it in found if it["metadata"]["name"] == "switchyard-size")
+    (size,) = (manifest for manifest in found if manifest["metadata"]["name"] == "switchyard-size")
     assert {**cluster_settings(1), **size["data"]} == cluster_settings(count)
 
 
 def test_name_servers_that_engines_may_not_ask_are_found() -> None:
     def warned(values: Mapping[str, Any], change: Callable[[Any], object] = lambda _: None) -> list[str]:
         found = chart.objects(render({"models": [{**MODEL, "source": "package:x"}], **values}))
-        change(next(it for it in found if it["metadata"]["name"] == "switchyard-engines")["spec"])
+        change(next(manifest for manifest in found if manifest["metadata"]["name"] == "switchyard-engines")["spec"])
         return capacity.warnings(ray_service(found), found)
 
     assert warned({}) == []
@@ -154,12 +156,14 @@ def test_two_releases_in_a_namespace_share_nothing() -> None:
     named = {file: HASH.sub("#", text.replace("blue-1", "green-2")) for file, text in blue.items()}
     assert named == {file: HASH.sub("#", text) for file, text in green.items()}
     both = chart.objects(blue), chart.objects(green)
-    assert not {identity(it) for it in both[0]} & {identity(it) for it in both[1]}
-    absent = [it for it in policies.resolved_references(both[0]) if "no Secret blue-1" not in it]
+    assert not {identity(manifest) for manifest in both[0]} & {identity(manifest) for manifest in both[1]}
+    absent = [problem for problem in policies.resolved_references(both[0]) if "no Secret blue-1" not in problem]
     assert absent == []
     assert list(policies.survives_its_head(both[0])) == [], "the Service of its own Redis"
-    selectors = {json.dumps(it["spec"]["podSelector"]) for it in both[0] if it["kind"] == "NetworkPolicy"}
-    assert all('"app.kubernetes.io/instance": "blue-1"' in it for it in selectors)
+    selectors = {
+        json.dumps(manifest["spec"]["podSelector"]) for manifest in both[0] if manifest["kind"] == "NetworkPolicy"
+    }
+    assert all('"app.kubernetes.io/instance": "blue-1"' in selector for selector in selectors)
 
 
 def test_one_grafana_may_show_several_releases() -> None:
@@ -172,7 +176,7 @@ def test_one_grafana_may_show_several_releases() -> None:
 
 def boards(name: str, namespace: str) -> list[Any]:
     files = render({"monitoring": {"enabled": True}}, name=name, namespace=namespace)
-    (config,) = (it for it in chart.objects(files) if it["metadata"]["name"] == f"{name}-dashboards")
+    (config,) = (manifest for manifest in chart.objects(files) if manifest["metadata"]["name"] == f"{name}-dashboards")
     return [json.loads(text) for text in config["data"].values()]
 
 
@@ -199,10 +203,10 @@ def test_issued_keys_are_kept_on_a_volume_or_in_a_bucket_or_it_is_said(ledger: d
     assert config["access"]["issue_keys"] is True
     assert config["access"]["keys_file"] == "/etc/switchyard/keys.yaml", "the rest of the chart's own stays"
     assert config.get("ledger", {}).get("url") == ledger.get("url")
-    claims = {it["metadata"]["name"] for it in found if it["kind"] == "PersistentVolumeClaim"}
+    claims = {manifest["metadata"]["name"] for manifest in found if manifest["kind"] == "PersistentVolumeClaim"}
     (volume,) = (volume for volume in router["volumes"] if volume["name"] == "ledger")
     assert ("switchyard-ledger" in claims) is ("persistentVolumeClaim" in volume) is ("size" in ledger)
-    secrets = [it["secretRef"]["name"] for it in router["containers"][0]["envFrom"] if "secretRef" in it]
+    secrets = [source["secretRef"]["name"] for source in router["containers"][0]["envFrom"] if "secretRef" in source]
     assert secrets == ["bucket"] * ("url" in ledger)
     said = [line for line in capacity.warnings(ray_service(found), found) if "ledger.url" in line]
     assert (said == []) is kept

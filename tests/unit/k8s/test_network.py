@@ -23,7 +23,9 @@ def named(namespace: str) -> dict[str, str]:
 
 
 def reached(manifests: list[Manifest], pod: dict[str, str], peer: dict[str, str], **namespace: Any) -> set[int | str]:
-    return open_ports([it for it in manifests if it["kind"] == "NetworkPolicy"], pod, peer, **namespace)
+    return open_ports(
+        [manifest for manifest in manifests if manifest["kind"] == "NetworkPolicy"], pod, peer, **namespace
+    )
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -53,7 +55,7 @@ def test_other_pods_reach_only_the_ingress_of_routers_and_engines(overlay: str) 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_engines_reach_only_rays_pods_and_dns(overlay: str) -> None:
     manifests = rendered(overlay)
-    policies_of = [it for it in manifests if it["kind"] == "NetworkPolicy"]
+    policies_of = [manifest for manifest in manifests if manifest["kind"] == "NetworkPolicy"]
     for pod in ray_pods(manifests):
         rules = destinations(policies_of, pod.labels)
         if pod.labels["app.kubernetes.io/component"] != "engine":
@@ -68,5 +70,7 @@ def test_engines_reach_only_rays_pods_and_dns(overlay: str) -> None:
 
 
 def test_a_hole_in_the_policies_is_found() -> None:
-    manifests = planted("gpu", "NetworkPolicy", lambda it: it["spec"]["ingress"].append({}), "switchyard-operator")
+    manifests = planted(
+        "gpu", "NetworkPolicy", lambda policy: policy["spec"]["ingress"].append({}), "switchyard-operator"
+    )
     assert ALL in reached(manifests, next(ray_pods(manifests)).labels, OTHER)

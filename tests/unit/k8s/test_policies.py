@@ -26,7 +26,7 @@ def worker_of(service: Manifest) -> Any:
 
 
 def variable(service: Manifest, name: str) -> Any:
-    return next(it for it in worker(service)["env"] if it["name"] == name)
+    return next(entry for entry in worker(service)["env"] if entry["name"] == name)
 
 
 def engine(service: Manifest) -> Any:
@@ -36,118 +36,156 @@ def engine(service: Manifest) -> Any:
 PLANTED: list[tuple[policies.Policy, Change, str]] = [
     (
         policies.restricted_containers,
-        lambda it: head(it).update(automountServiceAccountToken=True),
+        lambda manifest: head(manifest).update(automountServiceAccountToken=True),
         "has a token",
     ),
     (
         policies.restricted_containers,
-        lambda it: without(worker(it), "securityContext"),
+        lambda manifest: without(worker(manifest), "securityContext"),
         "not restricted",
     ),
     (
         policies.restricted_containers,
-        lambda it: head(it)["securityContext"].update(runAsUser=0),
+        lambda manifest: head(manifest)["securityContext"].update(runAsUser=0),
         "runs as root",
     ),
     (
         policies.restricted_containers,
-        lambda it: without(cluster(it)["autoscalerOptions"], "securityContext"),
+        lambda manifest: without(cluster(manifest)["autoscalerOptions"], "securityContext"),
         "autoscaler",
     ),
-    (policies.named_images, lambda it: worker(it).update(image="switchyard"), "the image switchyard has no tag"),
-    (policies.sized_containers, lambda it: without(worker(it)["resources"], "limits"), "no memory limit"),
+    (
+        policies.named_images,
+        lambda manifest: worker(manifest).update(image="switchyard"),
+        "the image switchyard has no tag",
+    ),
+    (policies.sized_containers, lambda manifest: without(worker(manifest)["resources"], "limits"), "no memory limit"),
     (
         policies.sized_containers,
-        lambda it: head(it)["containers"][0]["resources"]["requests"].update(cpu="1"),
+        lambda manifest: head(manifest)["containers"][0]["resources"]["requests"].update(cpu="1"),
         "last",
     ),
-    (policies.drains, lambda it: variable(it, environment.DRAIN).update(value="30"), "is 30, not 3600"),
-    (policies.drains, lambda it: head(it).update(terminationGracePeriodSeconds=600), "before it has drained"),
-    (policies.drains, lambda it: worker(it).update(lifecycle={"preStop": {}}), "preStop"),
-    (policies.drains, lambda it: without(it["spec"], "rayClusterDeletionDelaySeconds"), "before its streams"),
-    (policies.same_environment, lambda it: without(variable(it, "RAY_SERVE_ENABLE_HA_PROXY"), "value"), "is None"),
+    (policies.drains, lambda manifest: variable(manifest, environment.DRAIN).update(value="30"), "is 30, not 3600"),
+    (
+        policies.drains,
+        lambda manifest: head(manifest).update(terminationGracePeriodSeconds=600),
+        "before it has drained",
+    ),
+    (policies.drains, lambda manifest: worker(manifest).update(lifecycle={"preStop": {}}), "preStop"),
+    (
+        policies.drains,
+        lambda manifest: without(manifest["spec"], "rayClusterDeletionDelaySeconds"),
+        "before its streams",
+    ),
+    (
+        policies.same_environment,
+        lambda manifest: without(variable(manifest, "RAY_SERVE_ENABLE_HA_PROXY"), "value"),
+        "is None",
+    ),
     (
         policies.secrets_where_needed,
-        lambda it: variable(it, "SWITCHYARD_INTERNAL_KEY").update(value="key"),
+        lambda manifest: variable(manifest, "SWITCHYARD_INTERNAL_KEY").update(value="key"),
         "cpu: SWITCHYARD_INTERNAL_KEY does not come from a Secret",
     ),
     (
         policies.secrets_where_needed,
-        lambda it: engine(it)["env"].append(variable(it, "SWITCHYARD_INTERNAL_KEY")),
+        lambda manifest: engine(manifest)["env"].append(variable(manifest, "SWITCHYARD_INTERNAL_KEY")),
         "gpu-l4: has SWITCHYARD_INTERNAL_KEY",
     ),
     (
         policies.secrets_where_needed,
-        lambda it: engine(it)["volumeMounts"].append({"name": "keys", "mountPath": "/etc/switchyard"}),
+        lambda manifest: engine(manifest)["volumeMounts"].append({"name": "keys", "mountPath": "/etc/switchyard"}),
         "gpu-l4: mounts /etc/switchyard",
     ),
     (
         policies.no_secret_arguments,
-        lambda it: worker(it).update(args=["--password", "$(SWITCHYARD_REDIS_PASSWORD)"]),
+        lambda manifest: worker(manifest).update(args=["--password", "$(SWITCHYARD_REDIS_PASSWORD)"]),
         "SWITCHYARD_REDIS_PASSWORD is an argument",
     ),
-    (policies.writable_directories, lambda it: worker(it)["volumeMounts"].clear(), "/tmp cannot be written"),
-    (policies.scales_from_zero, lambda it: without(group(it, "gpu-l4"), "resources"), "from zero"),
-    (policies.scales_from_zero, lambda it: cluster(it).update(enableInTreeAutoscaling=False), "no autoscaler"),
-    (room_to_drain, lambda it: group(it, "gpu-l4").update(maxReplicas=10), "10 of 10 pods may be in use"),
+    (
+        policies.writable_directories,
+        lambda manifest: worker(manifest)["volumeMounts"].clear(),
+        "/tmp cannot be written",
+    ),
+    (policies.scales_from_zero, lambda manifest: without(group(manifest, "gpu-l4"), "resources"), "from zero"),
+    (
+        policies.scales_from_zero,
+        lambda manifest: cluster(manifest).update(enableInTreeAutoscaling=False),
+        "no autoscaler",
+    ),
+    (room_to_drain, lambda manifest: group(manifest, "gpu-l4").update(maxReplicas=10), "10 of 10 pods may be in use"),
     (
         room_to_drain,
-        lambda it: group(it, "gpu-l4").update(maxReplicas=100),
+        lambda manifest: group(manifest, "gpu-l4").update(maxReplicas=100),
         "INTER is 5s, not 11s as for 106 nodes",
     ),
-    (policies.head_without_work, lambda it: without(it["spec"], "excludeHeadPodFromServeSvc"), "takes clients'"),
-    (policies.head_without_work, lambda it: without(head(it), "affinity"), "spot"),
-    (policies.survives_its_head, lambda it: without(cluster(it), "authOptions"), "runs code"),
-    (policies.survives_its_head, lambda it: without(cluster(it), "gcsFaultToleranceOptions"), "no Service"),
+    (
+        policies.head_without_work,
+        lambda manifest: without(manifest["spec"], "excludeHeadPodFromServeSvc"),
+        "takes clients'",
+    ),
+    (policies.head_without_work, lambda manifest: without(head(manifest), "affinity"), "spot"),
+    (policies.survives_its_head, lambda manifest: without(cluster(manifest), "authOptions"), "runs code"),
+    (policies.survives_its_head, lambda manifest: without(cluster(manifest), "gcsFaultToleranceOptions"), "no Service"),
     (
         policies.honest_probes,
-        lambda it: worker(it)["readinessProbe"]["httpGet"].update(path="/ready"),
+        lambda manifest: worker(manifest)["readinessProbe"]["httpGet"].update(path="/ready"),
         "/ready",
     ),
-    (policies.budgets_that_let_go, lambda it: group(it, "cpu").update(minReplicas=1), "blocks every drain"),
+    (policies.budgets_that_let_go, lambda manifest: group(manifest, "cpu").update(minReplicas=1), "blocks every drain"),
     (
         policies.resolved_references,
-        lambda it: variable(it, "SWITCHYARD_INTERNAL_KEY")["valueFrom"]["secretKeyRef"].update(name="other"),
+        lambda manifest: variable(manifest, "SWITCHYARD_INTERNAL_KEY")["valueFrom"]["secretKeyRef"].update(
+            name="other"
+        ),
         "no Secret other",
     ),
     (
         policies.resolved_references,
-        lambda it: group(it, "cpu")["template"]["spec"]["volumes"].pop(0),
+        lambda manifest: group(manifest, "cpu")["template"]["spec"]["volumes"].pop(0),
         "no volume",
     ),
-    (policies.ports_to_scrape, lambda it: worker(it)["ports"].pop(), "no port metrics"),
+    (policies.ports_to_scrape, lambda manifest: worker(manifest)["ports"].pop(), "no port metrics"),
     (
         policies.weights_for_all,
-        lambda it: worker(it)["volumeMounts"][0].update(mountPath="/models"),
+        lambda manifest: worker(manifest)["volumeMounts"][0].update(mountPath="/models"),
         "no engine",
     ),
     (
         policies.writable_directories,
-        lambda it: without(cluster(it)["headGroupSpec"]["rayStartParams"], "object-store-memory"),
+        lambda manifest: without(cluster(manifest)["headGroupSpec"]["rayStartParams"], "object-store-memory"),
         "head: Ray's objects do not fit into /dev/shm",
     ),
     (
         policies.streams_outlast_scale_down,
-        lambda it: without(worker_of(it), "annotations"),
+        lambda manifest: without(worker_of(manifest), "annotations"),
         "cpu: the cluster autoscaler",
     ),
-    (policies.tolerated_gpus, lambda it: without(group(it, "gpu-l4")["template"]["spec"], "tolerations"), "taint"),
+    (
+        policies.tolerated_gpus,
+        lambda manifest: without(group(manifest, "gpu-l4")["template"]["spec"], "tolerations"),
+        "taint",
+    ),
     (
         policies.spread_routers,
-        lambda it: group(it, "cpu")["template"]["spec"]["topologySpreadConstraints"].pop(0),
+        lambda manifest: group(manifest, "cpu")["template"]["spec"]["topologySpreadConstraints"].pop(0),
         "cpu: not spread by topology.kubernetes.io/zone",
     ),
     (
         policies.spread_routers,
-        lambda it: group(it, "cpu")["template"]["metadata"]["labels"].update({"app.kubernetes.io/component": "engine"}),
+        lambda manifest: group(manifest, "cpu")["template"]["metadata"]["labels"].update(
+            {"app.kubernetes.io/component": "engine"}
+        ),
         "among other pods",
     ),
     (
         policies.spread_routers,
-        lambda it: without(group(it, "cpu")["template"]["spec"]["topologySpreadConstraints"][1], "matchLabelKeys"),
+        lambda manifest: without(
+            group(manifest, "cpu")["template"]["spec"]["topologySpreadConstraints"][1], "matchLabelKeys"
+        ),
         "together with another cluster's",
     ),
-    (policies.expanded_variables, lambda it: worker(it)["env"].reverse(), "REDIS_URL stands before"),
+    (policies.expanded_variables, lambda manifest: worker(manifest)["env"].reverse(), "REDIS_URL stands before"),
 ]
 
 
@@ -167,10 +205,10 @@ def test_every_policy_has_a_planted_mistake() -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        ("Ingress", lambda it: without(it["spec"], "tls"), "without TLS"),
+        ("Ingress", lambda manifest: without(manifest["spec"], "tls"), "without TLS"),
         (
             "Ingress",
-            lambda it: it["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"].update(name="x"),
+            lambda manifest: manifest["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"].update(name="x"),
             "Service",
         ),
     ],
@@ -178,7 +216,7 @@ def test_every_policy_has_a_planted_mistake() -> None:
 def test_an_ingress_that_cannot_work_is_found(kind: str, change: Change, said: str) -> None:
     manifests = made(host="models.example.com", entrance={"kind": "ingress"})
     assert list(policies.open_ingresses(manifests)) == []
-    change(next(it for it in manifests if it["kind"] == kind))
+    change(next(manifest for manifest in manifests if manifest["kind"] == kind))
     (found,) = policies.open_ingresses(manifests)
     assert said in found
 
@@ -190,12 +228,20 @@ def rule(route: Manifest) -> Any:
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        ("Gateway", lambda it: without(it["spec"]["listeners"][0], "tls"), "the listener https has no TLS"),
-        ("Gateway", lambda it: it["spec"]["listeners"][0].update(protocol="HTTP"), "the listener https has no TLS"),
-        ("HTTPRoute", lambda it: it["spec"].update(hostnames=["other.example.com"]), "other.example.com has no TLS"),
-        ("HTTPRoute", lambda it: rule(it)["timeouts"].update(backendRequest="60s"), "cuts streams"),
-        ("HTTPRoute", lambda it: without(rule(it), "timeouts"), "cuts streams"),
-        ("HTTPRoute", lambda it: rule(it)["backendRefs"][0].update(name="x"), "not the routers' Service"),
+        ("Gateway", lambda manifest: without(manifest["spec"]["listeners"][0], "tls"), "the listener https has no TLS"),
+        (
+            "Gateway",
+            lambda manifest: manifest["spec"]["listeners"][0].update(protocol="HTTP"),
+            "the listener https has no TLS",
+        ),
+        (
+            "HTTPRoute",
+            lambda manifest: manifest["spec"].update(hostnames=["other.example.com"]),
+            "other.example.com has no TLS",
+        ),
+        ("HTTPRoute", lambda manifest: rule(manifest)["timeouts"].update(backendRequest="60s"), "cuts streams"),
+        ("HTTPRoute", lambda manifest: without(rule(manifest), "timeouts"), "cuts streams"),
+        ("HTTPRoute", lambda manifest: rule(manifest)["backendRefs"][0].update(name="x"), "not the routers' Service"),
     ],
 )
 def test_a_gateway_that_cannot_work_is_found(kind: str, change: Change, said: str) -> None:

@@ -197,7 +197,7 @@ def test_a_release_has_a_name_that_kuberay_and_kubernetes_take(real: Helm, name:
 
 def test_the_longest_names_fit() -> None:
     found = accepted({**of(name="m" * 42), "host": "a.b", "monitoring": {"enabled": True}}, "x" * 46)
-    assert [problem for it in found for problem in wrong(it)] == []
+    assert [problem for values in found for problem in wrong(values)] == []
 
 
 def accepted(values: Mapping[str, Any], name: str) -> list[Manifest]:
@@ -233,7 +233,7 @@ def test_helm_and_the_check_accept_the_same_and_what_they_accept_works(
     assert bool(said) == bool(helm_says(real, values, name)), said
     if not said:
         found = accepted(values, name)
-        assert [problem for it in found for problem in wrong(it)] == []
+        assert [problem for values in found for problem in wrong(values)] == []
         assert capacity.problems(ray_service(found), found) == []
         assert list(policies.survives_its_head(found)) == [], "the Service of its own Redis"
 

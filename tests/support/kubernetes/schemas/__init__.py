@@ -28,8 +28,8 @@ def problems(manifest: dict[str, Any]) -> Iterator[str]:
             kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
         except kubernetes_validate.ValidationError as error:
             errors = [error]
-    for it in errors:
-        yield f"{'.'.join(map(str, it.path))}: {it.message[:200]}"
+    for problem in errors:
+        yield f"{'.'.join(map(str, problem.path))}: {problem.message[:200]}"
 
 
 @functools.cache

@@ -126,7 +126,7 @@ def test_a_role_is_of_a_key_or_of_a_token_and_never_of_both(
     has: dict[str, Callable[[Caller], bool]] = {
         "managers": roles.may_manage,
         "viewers": roles.may_view,
-        "operators": lambda it: roles.may_operate(it, "chat"),
+        "operators": lambda caller: roles.may_operate(caller, "chat"),
     }
     for caller in (A_KEY, A_TOKEN, ANONYMOUS_CALLER, UNAUTHENTICATED, Caller("", ""), Caller("key:boss", "key-2")):
         assert has[role](caller) == (caller in has_it)

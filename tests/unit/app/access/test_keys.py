@@ -371,7 +371,7 @@ def test_a_record_is_replaced_where_it_stands(tmp_path: Path) -> None:
     assert real.read_text() == after
     assert real.stat().st_mode & 0o777 == 0o640
     assert path.is_symlink()
-    assert sorted(it.name for it in tmp_path.iterdir()) == ["keys.yaml", "real.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keys.yaml", "real.yaml"]
     with pytest.raises(ConfigError, match=r"has no key of 'bob'; it has: ann, boss, eve"):
         replace(path, "bob", lambda record: record)
 

@@ -63,8 +63,8 @@ def test_any_number_of_sources_takes_bounded_memory_and_the_last_ones_are_thrott
     first = [refusals.of(WRONG, str(number)) for number in range(MOST_SOURCES)]
     assert first == [WRONG] * MOST_SOURCES
     more = [refusals.of(WRONG, f"more-{number}") for number in range(10 * MOST_SOURCES)]
-    assert [it is WRONG for it in more[: MOST_A_MINUTE + 1]] == [True] * MOST_A_MINUTE + [False]
-    assert all(isinstance(it, TooManyRefusals) for it in more[MOST_A_MINUTE:])
+    assert [answer is WRONG for answer in more[: MOST_A_MINUTE + 1]] == [True] * MOST_A_MINUTE + [False]
+    assert all(isinstance(answer, TooManyRefusals) for answer in more[MOST_A_MINUTE:])
     assert len(refusals.windows) <= MOST_SOURCES + 1
     assert len(refusals.sources) <= MOST_SOURCES + 1
     assert refusals.of(WRONG, "0") is WRONG, "a source that was seen before has its own count"

@@ -172,8 +172,8 @@ def test_a_reader_learns_of_no_name_that_it_may_not_see() -> None:
 def test_a_request_that_reached_no_endpoint_is_seen_by_its_caller_and_by_those_who_see_all() -> None:
     board = Board()
     board.take(report([request(endpoint="")]), NOW)
-    for wanted, found in (({}, 1), ({"endpoints": ["chat"]}, 0), ({"endpoints": ["chat"], "caller_id": "key-1"}, 1)):
-        assert len(ids(board, **wanted)) == found
+    for wanted, count in (({}, 1), ({"endpoints": ["chat"]}, 0), ({"endpoints": ["chat"], "caller_id": "key-1"}, 1)):
+        assert len(ids(board, **wanted)) == count
 
 
 @given(

@@ -49,7 +49,7 @@ def serve_file(llm_config: Any = ENGINE, **deployments: Any) -> dict[str, Any]:
 
 def test_several_deployments_may_share_an_application() -> None:
     config = load_document(serve_file())
-    assert {it.app for name, it in config.deployments.items() if name != "elsewhere"} == {"llama"}
+    assert {deployment.app for name, deployment in config.deployments.items() if name != "elsewhere"} == {"llama"}
     assert adapters_of(ENGINE) == [Adapter("french", "/models/french"), Adapter("german", "acme/german")]
 
 

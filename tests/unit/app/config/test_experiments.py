@@ -40,7 +40,9 @@ EMBEDDINGS = {
 
 def with_experiments(base: dict[str, Any] = BASE, /, **experiments: dict[str, Any]) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(json.dumps(base))
-    document["experiments"] = {name.replace("_", "-"): it for name, it in experiments.items()}
+    document["experiments"] = {
+        name.replace("_", "-"): experiment_of_name for name, experiment_of_name in experiments.items()
+    }
     return document
 
 
@@ -69,7 +71,13 @@ def test_a_minimal_experiment_has_four_lines() -> None:
     experiment = config.experiments["first"]
     assert experiment.arms == ("blue", "green")
     assert (experiment.state, experiment.mode, experiment.alpha) == ("running", "ab", 0.05)
-    assert [it.event for it in experiment.guardrails] == ["error", "slow", "empty", "unfinished", "stalled"]
+    assert [guardrail.event for guardrail in experiment.guardrails] == [
+        "error",
+        "slow",
+        "empty",
+        "unfinished",
+        "stalled",
+    ]
     assert warnings(config) == []
 
 

@@ -204,7 +204,7 @@ def test_problems_in_a_serve_file_have_their_line_and_their_path_in_the_routers_
 def test_a_merged_mapping_counts_and_its_keys_may_be_replaced(tmp_path: Path) -> None:
     text = "endpoints:\n  a: &a {tasks: [chat], traffic: {m: 100}}\n  b: {<<: *a, tasks: [completions]}\n"
     config = load(write(tmp_path / "serve.yaml", text + "deployments: {m: {app: m, model: m}}\n"))
-    assert [list(it.tasks) for it in config.endpoints.values()] == [["chat"], ["completions"]]
+    assert [list(endpoint.tasks) for endpoint in config.endpoints.values()] == [["chat"], ["completions"]]
     with pytest.raises(ConfigError, match="duplicate key 'tasks'"):
         load(write(tmp_path / "serve.yaml", text.replace("<<: *a", "<<: *a, tasks: [chat]")))
 

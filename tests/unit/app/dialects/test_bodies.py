@@ -38,7 +38,7 @@ def _errors(model: type[BaseModel], body: dict[str, Any]) -> int:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_long_list_has_no_more_errors_than_a_short_one(name: str) -> None:
     model = MODELS[name]
-    for field, item in product([it.alias or name for name, it in model.model_fields.items()], _ITEMS):
+    for field, item in product([field.alias or name for name, field in model.model_fields.items()], _ITEMS):
         for short, long in zip(_lists(item, 3), _lists(item, 300), strict=True):
             # Some more: that it is too long, and what the other branches of a union say.
             assert _errors(model, {field: long}) <= _errors(model, {field: short}) + 3, (field, item)

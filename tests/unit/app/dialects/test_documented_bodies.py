@@ -318,7 +318,7 @@ CONFIG = parse_config(
 
 def cases() -> Iterator[Any]:
     for (dialect, operation), (least, valid, invalid) in BODIES.items():
-        for fields, is_valid in [*((it, True) for it in valid), *((it, False) for it in invalid)]:
+        for fields, is_valid in [*((body, True) for body in valid), *((body, False) for body in invalid)]:
             name = f"{dialect}-{operation}-{json.dumps(fields)[:60]}-{'valid' if is_valid else 'invalid'}"
             yield pytest.param(dialect, operation, {**least, **fields}, is_valid, id=name)
 

@@ -16,7 +16,7 @@ from app.long_json import MOST_VALUES, check_size, weight
 _TEXTS = st.text(st.sampled_from('a\\",:[{é'), max_size=12)
 _VALUES = st.recursive(
     _TEXTS | st.integers(-(10**17), 10**17),
-    lambda it: st.lists(it, max_size=4) | st.dictionaries(_TEXTS, it, max_size=4),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(_TEXTS, children, max_size=4),
     max_leaves=12,
 )
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')

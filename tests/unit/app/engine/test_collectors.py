@@ -189,7 +189,7 @@ STREAMS = [
 
 @pytest.mark.parametrize(
     ("answer", "stream"),
-    [(json.dumps(it).encode(), False) for it in WHOLE] + [(it, True) for it in STREAMS],
+    [(json.dumps(answer).encode(), False) for answer in WHOLE] + [(stream, True) for stream in STREAMS],
 )
 def test_texts_and_calls_are_those_of_the_answer_and_thoughts_are_not(answer: bytes, stream: bool) -> None:
     content = content_of(answer, stream=stream)
@@ -214,8 +214,8 @@ def embeddings(*vectors: Any) -> bytes:
 
 def test_vectors_are_read_from_numbers_and_from_base64() -> None:
     packed = base64.b64encode(array("f", [1.0, -2.5]).tobytes()).decode()
-    assert [list(it) for it in vectors_of(embeddings([1.0, -2.5], [0.5, 0.25]))] == [[1.0, -2.5], [0.5, 0.25]]
-    assert [list(it) for it in vectors_of(embeddings(packed, packed))] == [[1.0, -2.5]] * 2
+    assert [list(vector) for vector in vectors_of(embeddings([1.0, -2.5], [0.5, 0.25]))] == [[1.0, -2.5], [0.5, 0.25]]
+    assert [list(vector) for vector in vectors_of(embeddings(packed, packed))] == [[1.0, -2.5]] * 2
     assert vectors_of(b'{"data": []}') == []
 
 
@@ -225,7 +225,7 @@ def test_a_truncated_answer_has_its_complete_vectors(packed: bool) -> None:
     values = [base64.b64encode(array("f", number).tobytes()).decode() for number in numbers] if packed else numbers
     answer = embeddings(*values)
     for cut in range(answer.index(b'"index": 2') + 5, answer.index(b'"index": 3')):
-        assert [list(it) for it in vectors_of(answer[:cut])][:2] == numbers[:2]
+        assert [list(vector) for vector in vectors_of(answer[:cut])][:2] == numbers[:2]
         assert len(vectors_of(answer[:cut])) in (2, 3)
     with pytest.raises(MALFORMED):
         vectors_of(embeddings("not base64!"))

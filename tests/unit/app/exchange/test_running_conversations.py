@@ -84,7 +84,7 @@ class RunningConversations(RuleBasedStateMachine):
         self.replaced = replaced(self.journal, config)
 
     def _replaced(self) -> list[Replaced]:
-        return [it for it in self.replaced if it.until > self.now]
+        return [period for period in self.replaced if period.until > self.now]
 
     def _deliver(self, new: Endpoint, *, behind: OneRouter | None = None) -> None:
         if {n: w for n, w in new.traffic.items() if w} != {n: w for n, w in self.endpoint.traffic.items() if w}:

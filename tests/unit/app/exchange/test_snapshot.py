@@ -21,7 +21,7 @@ def test_plans_are_those_of_the_endpoints_and_kept_while_these_are() -> None:
     first, second = preparation.prepare(document(10, 20)), preparation.prepare(document(11, 20))
     for incoming in (first, second):
         endpoints = incoming.config.endpoints
-        assert {name: it for name, (_, it) in incoming.plans.items()} == {
+        assert {name: plan for name, (_, plan) in incoming.plans.items()} == {
             n: plan_of(n, endpoints[n]) for n in endpoints
         }
         assert all(endpoint is endpoints[name] for name, (endpoint, _) in incoming.plans.items())

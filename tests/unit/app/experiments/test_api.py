@@ -42,7 +42,7 @@ def refused(
 
 def test_every_experiment_is_listed_including_drafts(answers: Answers) -> None:
     listed = get(answers, "/experiments")["experiments"]
-    assert [(it["experiment"], it["state"], it["decision"]) for it in listed] == [
+    assert [(summary["experiment"], summary["state"], summary["decision"]) for summary in listed] == [
         ("green-float32", "running", "ship"),
         ("next", "draft", None),
     ]
@@ -85,10 +85,10 @@ def test_many_readers_get_one_report(reader: FakeReader, answers: Answers) -> No
 def test_json_has_former_names_of_fields_too(answers: Answers) -> None:
     report = get(answers, "/experiments/green-float32/report")
     points = get(answers, "/experiments/green-float32/history")["points"]
-    for it in (*report["primary"], *report["secondary"], *report["guardrails"], report["sample_ratio"], *points):
-        assert it["ln_e"] == it["log_e_value"]
-    for it in (*report["primary"], *report["secondary"]):
-        assert it["not_worse"] == it["non_inferior"]
+    for statement in (*report["primary"], *report["secondary"], *report["guardrails"], report["sample_ratio"], *points):
+        assert statement["ln_e"] == statement["log_e_value"]
+    for compared in (*report["primary"], *report["secondary"]):
+        assert compared["not_worse"] == compared["non_inferior"]
     assert any(comparison["non_inferior"] for comparison in report["primary"])
 
 
@@ -213,7 +213,9 @@ def test_an_experiment_that_nothing_acts_on_has_no_actions(answers: Answers, rea
 
 def test_the_series_have_the_state(answers: Answers) -> None:
     found = {
-        it["labels"].get("state"): it["value"] for it in get(answers, "/series") if it["metric"].endswith("_state")
+        sample["labels"].get("state"): sample["value"]
+        for sample in get(answers, "/series")
+        if sample["metric"].endswith("_state")
     }
     assert found == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
 

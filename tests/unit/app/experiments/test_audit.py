@@ -41,7 +41,7 @@ def test_every_record_is_found_once_by_every_controller(tmp_path: Path) -> None:
         disk.trail.keep([record])  # delivered again: the router saw no answer
     other = disk.another()
     other.keep([late := disk.record()])
-    ids = [it.id for it in reversed([*records, late])]
+    ids = [record.id for record in reversed([*records, late])]
     assert disk.found(disk.trail) == disk.found(other) == ids
     assert len(disk.files) > 2
 
@@ -72,7 +72,7 @@ def test_old_records_and_those_above_the_size_are_deleted(tmp_path: Path) -> Non
     for record in records:
         small.trail.keep([record])
     assert len(small.files) == 3
-    ids = [it.id for it in reversed(records)]
+    ids = [record.id for record in reversed(records)]
     found = small.found(small.trail)
     assert found == ids[: len(found)]
 

@@ -121,7 +121,7 @@ class Desk:
 
     def rows_on_disk(self) -> RowColumns:
         found = segments.committed(self.store)
-        return RowColumns.concat([segments.read(self.store, it, Tables())[1].rows for it in found])
+        return RowColumns.concat([segments.read(self.store, segment, Tables())[1].rows for segment in found])
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_routers_get_replaced_weights_while_conversations_follow_them(desk: Desk
 
     def sent_weights() -> list[tuple[dict[str, int], float]]:
         found = desk.send(batch(0, router="router-c", oldest=1)).replaced
-        return [(it.weights, it.until) for it in found]
+        return [(plan.weights, plan.until) for plan in found]
 
     desk.controller.configure(pinning(90))
     assert sent_weights() == [({"blue": 50, "green": 50}, START + 60)]
@@ -475,7 +475,7 @@ def test_the_journal_records_events_and_a_restart_keeps_the_run(desk: Desk) -> N
     desk.config = configuration(secondary=[{"metric": "duration", "minimal_effect": 0.1}])
     desk.controller.configure(desk.config)
     desk.pass_time(60)
-    started = [it.analysis.started_at for it in [desk]]
+    started = [opened.analysis.started_at for opened in [desk]]
     desk.start()
     assert desk.analysis.started_at == started[0] == START
     assert desk.analysis.restored == {"largest": 3.5}
@@ -537,7 +537,7 @@ def test_a_file_that_cannot_be_read_is_named_to_the_analysis(desk: Desk) -> None
     desk.store.write(first.path("exposures"), b"PAR1")
     desk.start()
     assert sum(desk.analysis.rows.values()) == 1
-    assert [it.partition(": ")[0] for it in desk.analysis.damaged] == [first.path("exposures")]
+    assert [damage.partition(": ")[0] for damage in desk.analysis.damaged] == [first.path("exposures")]
 
 
 NOW, UNTIL = 1000.0, 2000.0

@@ -46,7 +46,7 @@ class ModelRouter:
 
     def drop_oldest(self) -> None:
         if self.kept:
-            self.dropped.update(it.seq for it in self.kept.pop(min(self.kept)).rows)
+            self.dropped.update(row.seq for row in self.kept.pop(min(self.kept)).rows)
 
     def next(self) -> Batch | None:
         number = next((number for number in sorted(self.kept) if number > self.received), None)
@@ -58,7 +58,7 @@ class ModelRouter:
     def receive(self, answer: bytes) -> None:
         shown = decode_acknowledgement(answer)
         self.received = shown.received
-        self.kept = {number: it for number, it in self.kept.items() if number > shown.durable}
+        self.kept = {number: batch for number, batch in self.kept.items() if number > shown.durable}
 
 
 class Crashes(RuleBasedStateMachine):

@@ -84,7 +84,7 @@ def line(at: float) -> bytes:
 
 
 def times(url: Path | str, base: Path = Path("/")) -> list[float]:
-    return [it.at for it in read(str(url), base)]
+    return [recorded.at for recorded in read(str(url), base)]
 
 
 def test_a_ledgers_directory_a_folder_and_a_file_are_read_in_order_of_arrival(tmp_path: Path) -> None:

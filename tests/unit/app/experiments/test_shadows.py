@@ -141,11 +141,11 @@ def evidence(*parts: PairColumns) -> ShadowEvidence:
 
 
 def value_evidence(found: ShadowEvidence, metric: str) -> PairedValue:
-    return next(it for it in found.report("blue").values if it.metric == metric)
+    return next(value for value in found.report("blue").values if value.metric == metric)
 
 
 def event(found: ShadowEvidence, name: str) -> PairedEvent:
-    return next(it for it in found.report("blue").events if it.event == name)
+    return next(event for event in found.report("blue").events if event.event == name)
 
 
 def many(count: int = 200, units: int = 50, seed: int = 1) -> list[dict[str, Any]]:
@@ -191,7 +191,7 @@ def test_failures_count_and_are_compared_with_nothing() -> None:
     found = evidence(Recorder().pairs(*failed, {"error": 77, "tokens": 5}, {"tokens": 50}))
     report = found.report("blue")
     assert (report.failed, report.compared, found.copies, found.tokens) == ({"timeout": 2, "other": 1}, 1, 4, 55)
-    assert {it.pairs for it in report.values} == {1}
+    assert {value.pairs for value in report.values} == {1}
 
 
 def test_values_that_are_missing_are_no_values() -> None:

@@ -258,7 +258,7 @@ def test_beyond_the_bound_the_oldest_batches_are_dropped_and_their_rows_counted(
     recorder.ledger.seal()
     batches = recorder.batches()
     kept = [row for batch in batches for row in batch.rows]
-    lost = {it.deployment: it.rows for it in batches[-1].lost}
+    lost = {lost.deployment: lost.rows for lost in batches[-1].lost}
     assert len(kept) + sum(lost.values()) == 3000
     assert lost["green"] > lost["blue"] > 0
     assert [row.seq for row in kept] == list(range(3001 - len(kept), 3001))

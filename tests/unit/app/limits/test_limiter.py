@@ -359,7 +359,7 @@ async def test_invalid_requests_count_and_take_nothing_else() -> None:
         await desk.limiter.check(TEAM, "chat", Usage())
     await desk.refused()
     await desk.limiter.check(TEAM, "embed", Usage())
-    assert [it.used for it in await desk.limiter.left(TEAM, "chat")] == [2, 0, 0]
+    assert [left.used for left in await desk.limiter.left(TEAM, "chat")] == [2, 0, 0]
     assert desk.watch.reported == ["chat requests"] * 3
 
 

@@ -92,10 +92,10 @@ def test_an_unreadable_answer_is_not_compared_by_words() -> None:
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=8), st.floats(0.1, 100))
 def test_the_cosine_depends_on_directions_only(vector: list[float], factor: float) -> None:
-    found = compare_vectors(vectors(vector), vectors([factor * it for it in vector]))["cosine"]
-    if math.sqrt(sum(it * it for it in vector)) > 1e-100:
+    found = compare_vectors(vectors(vector), vectors([factor * number for number in vector]))["cosine"]
+    if math.sqrt(sum(number * number for number in vector)) > 1e-100:
         assert found == pytest.approx(1.0)
-    opposite = compare_vectors(vectors(vector), vectors([-it for it in vector]))["cosine"]
+    opposite = compare_vectors(vectors(vector), vectors([-number for number in vector]))["cosine"]
     assert (found is None) == (opposite is None)
 
 

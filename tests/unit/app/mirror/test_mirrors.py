@@ -378,7 +378,7 @@ LIMIT = 20_000
 def test_a_minute_costs_its_budget_at_most() -> None:
     budget = TokenBudget()
     taken = [budget.take(1000, 3500, now) for now in (0.0, 1.0, 2.0, 3.0)]
-    assert [it is not None for it in taken] == [True, True, True, False]
+    assert [copy is not None for copy in taken] == [True, True, True, False]
     assert budget.take(500, 3500, 3.0) is not None
     assert budget.take(1000, 3500, 59.9) is None
     assert budget.take(1000, 3500, 60.0) is not None
@@ -426,7 +426,7 @@ def test_the_budget_is_kept_within_5_percent_however_wrong_estimates_are(
     running: list[tuple[float, Charge, float]] = []
     spent: list[tuple[float, float]] = []
     while now < 10 * PERIOD_S:
-        for ending in [it for it in running if it[0] <= now]:
+        for ending in [span for span in running if span[0] <= now]:
             running.remove(ending)
             budget.settle(ending[1], ending[2], now)
         if len(running) < at_once:
@@ -474,7 +474,7 @@ def test_arms_and_endpoints_are_drawn_independently() -> None:
     on_blue = [unit for unit in units if rendezvous(unit, {"blue": 50, "green": 50}) == "blue"]
     for share in (
         sum(is_drawn(hashes[unit], "chat", 50) for unit in on_blue) / len(on_blue),
-        sum(is_drawn(it, "chat", 50) == is_drawn(it, "other", 50) for it in hashes.values()) / len(units),
+        sum(is_drawn(digest, "chat", 50) == is_drawn(digest, "other", 50) for digest in hashes.values()) / len(units),
     ):
         assert abs(share - 0.5) < 0.04
 

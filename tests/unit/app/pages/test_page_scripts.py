@@ -40,19 +40,23 @@ def test_the_end_of_a_temporary_plan_is_named() -> None:
     later = {**PLAN, "expires": 1800003600.0}
     old = {**PLAN, "content": ""}
     calls = [(temporary, PLAN), (temporary, later), (old, PLAN)]
-    assert call_all([("planChanges", it) for it in calls]) == [["no longer temporary"], ["another end"], []]
+    assert call_all([("planChanges", arguments) for arguments in calls]) == [
+        ["no longer temporary"],
+        ["another end"],
+        [],
+    ]
 
 
 def test_axes_end_at_round_numbers_with_round_halves() -> None:
     given = [0.002, 0.05, 0.147, 0.2, 0.21, 0.33, 0.5, 0.61, 7]
-    assert call_all([("rounded", (it,)) for it in given]) == [0.002, 0.06, 0.2, 0.2, 0.4, 0.4, 0.6, 1, 10]
+    assert call_all([("rounded", (value,)) for value in given]) == [0.002, 0.06, 0.2, 0.2, 0.4, 0.4, 0.6, 1, 10]
 
 
 @pytest.mark.parametrize("name", ["signed", "signedPercent"])
 def test_no_effect_is_rounded_to_nothing_and_none_changes_its_sign(name: str) -> None:
     """An interval from -0.6 % to -0.04 % excludes 0, and says so."""
     values = [sign * digit * 10.0**power for sign in (1, -1) for digit in (1, 4, 9.96) for power in range(-6, 3)]
-    for value, shown in zip(values, call_all([(name, (it,)) for it in values]), strict=True):
+    for value, shown in zip(values, call_all([(name, (value,)) for value in values]), strict=True):
         number = float(shown[1:].replace(",", "").replace(f"{SPACE}%", ""))
         assert shown[0] == ("+" if value > 0 else "\N{MINUS SIGN}")
         assert number == pytest.approx(abs(value) * (100 if name == "signedPercent" else 1), rel=0.06)
@@ -72,14 +76,14 @@ def test_every_estimate_and_the_present_interval_lie_on_the_axes(
     cases: list[list[list[float]]], minimal: float
 ) -> None:
     """And no axis of relative effects goes below -100 %."""
-    looks = [[as_effect(*it) for it in case] for case in cases]
-    rows = [[{"effect": it, "minimal_effect": minimal} for it in case] for case in looks]
+    looks = [[as_effect(*numbers) for numbers in case] for case in cases]
+    rows = [[{"effect": effect, "minimal_effect": minimal} for effect in case] for case in looks]
     charts = call_all([("ends", (case, minimal, "relative")) for case in looks])
     plots = call_all([("reach", (case,)) for case in rows])
     for case, chart, plot in zip(looks, charts, plots, strict=True):
         for axis in (chart, plot):
             assert -1 <= axis["low"] < 0 < axis["high"]
-            assert all(axis["low"] <= it["estimate"] <= axis["high"] for it in case)
+            assert all(axis["low"] <= effect["estimate"] <= axis["high"] for effect in case)
         assert chart["low"] <= case[-1]["lower"] <= case[-1]["upper"] <= chart["high"]
 
 
@@ -92,7 +96,7 @@ def test_an_axis_fits_what_it_shows() -> None:
 
 def test_numbers_stay_with_their_units() -> None:
     given = ["between 1.7 % and 13.4 % earlier", "5 s or 300 ms", "2 h 15 min", "4 stops"]
-    assert call_all([("unbroken", (it,)) for it in given]) == [
+    assert call_all([("unbroken", (value,)) for value in given]) == [
         f"between 1.7{SPACE}% and 13.4{SPACE}% earlier",
         f"5{SPACE}s or 300{SPACE}ms",
         f"2{SPACE}h 15{SPACE}min",

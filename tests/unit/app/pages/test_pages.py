@@ -67,7 +67,7 @@ def test_no_other_file_of_the_package_is_served(client: TestClient, name: str) -
 def test_the_page_loads_only_files_of_this_server_console(client: TestClient) -> None:
     page = client.get("/ui")
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    files = [it for it in re.findall(r'(?:href|src)="([^"]*)"', page.text) if not it.startswith("#")]
+    files = [link for link in re.findall(r'(?:href|src)="([^"]*)"', page.text) if not link.startswith("#")]
     assert len(files) > 5
     for address in files:
         assert address.startswith("/")

@@ -41,7 +41,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs", "Cn"])) | st.sampled_from
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-(2.0**53), 2.0**53) | TEXT,
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(TEXT.filter(lambda it: it != "__proto__"), inner, max_size=4)
+        st.lists(inner, max_size=4) | st.dictionaries(TEXT.filter(lambda text: text != "__proto__"), inner, max_size=4)
     ),
     max_leaves=12,
 )
@@ -66,12 +66,12 @@ def test_a_difference_has_both_texts_and_the_fewest_changes(pairs: list[tuple[st
     differences = call_all([("diff", pair) for pair in pairs])
     words = call_all([("words", (text,)) for pair in pairs for text in pair])
     for (before, after), pieces, a, b in zip(pairs, differences, words[::2], words[1::2], strict=True):
-        assert "".join(it["text"] for it in pieces if it["kind"] != "added") == before == "".join(a)
-        assert "".join(it["text"] for it in pieces if it["kind"] != "removed") == after == "".join(b)
-        assert all(it["text"] for it in pieces)
-        kinds = [it["kind"] for it in pieces]
+        assert "".join(piece["text"] for piece in pieces if piece["kind"] != "added") == before == "".join(a)
+        assert "".join(piece["text"] for piece in pieces if piece["kind"] != "removed") == after == "".join(b)
+        assert all(piece["text"] for piece in pieces)
+        kinds = [piece["kind"] for piece in pieces]
         assert not {("same", "same"), ("added", "removed")} & set(pairwise(kinds))
-    same = [[it["text"] for it in pieces if it["kind"] == "same"] for pieces in differences]
+    same = [[piece["text"] for piece in pieces if piece["kind"] == "same"] for pieces in differences]
     kept = iter(call_all([("words", (text,)) for texts in same for text in texts]))
     for texts, a, b in zip(same, words[::2], words[1::2], strict=True):
         assert sum(len(next(kept)) for _ in texts) == common(a, b)
@@ -97,7 +97,7 @@ def test_likeness_is_the_share_of_words_that_stay() -> None:
 def test_long_texts_without_anything_in_common_are_compared_quickly() -> None:
     before, after = (" ".join(f"{letter}{n}" for n in range(20_000)) for letter in "ab")
     pieces = call("diff", f"same {before} same", f"same {after} same")
-    assert [it["kind"] for it in pieces] == ["same", "removed", "added", "same"]
+    assert [piece["kind"] for piece in pieces] == ["same", "removed", "added", "same"]
     assert pieces[1]["text"] == before
 
 
@@ -201,7 +201,12 @@ def test_tokens_of_both_formats_are_pieces_unless_they_split_characters() -> Non
     events = [(1, chunk("a c", logprobs=chat)), (2, chunk("😀", logprobs=half))]
     events.append((3, {"choices": [{"index": 0, "text": "d", "logprobs": text}]}))
     answer = call("answer", 0, events)
-    assert [(it["text"], len(it["tokens"])) for it in answer["pieces"]] == [("a", 1), (" c", 1), ("😀", 2), ("d", 1)]
+    assert [(piece["text"], len(piece["tokens"])) for piece in answer["pieces"]] == [
+        ("a", 1),
+        (" c", 1),
+        ("😀", 2),
+        ("d", 1),
+    ]
     assert answer["pieces"][0]["tokens"][0]["others"] == [{"token": "b", "logprob": -2.5}]
     assert answer["pieces"][3]["tokens"][0] == {
         "token": "d",
@@ -223,8 +228,8 @@ def test_tool_calls_and_reasoning_are_put_together() -> None:
 def test_probabilities_in_words() -> None:
     logprobs = [0, -0.0001, -0.01, -0.7, -2.5, -4.8, -9, -20]
     words = ["100 %", "over 99.9 %", "99 %", "50 %", "8.2 %", "0.82 %", "0.01 %", "below 0.01 %"]
-    shown = call_all([("percent", (it,)) for it in logprobs])
-    assert shown == [it.replace(" %", "\N{NO-BREAK SPACE}%") for it in words]
+    shown = call_all([("percent", (logprob,)) for logprob in logprobs])
+    assert shown == [word.replace(" %", "\N{NO-BREAK SPACE}%") for word in words]
 
 
 def test_norm_and_cosine() -> None:
@@ -257,9 +262,11 @@ def indented(text: str, first: str) -> str:
 BLOCK = st.recursive(
     st.one_of(
         INLINE,
-        st.tuples(st.integers(1, 6), LINE).map(lambda it: f"{'#' * it[0]} {it[1]}"),
+        st.tuples(st.integers(1, 6), LINE).map(lambda level_and_text: f"{'#' * level_and_text[0]} {level_and_text[1]}"),
         LINE.map(lambda text: f"{text}\n==="),
-        st.tuples(st.sampled_from(["", "js", "python x"]), INLINE).map(lambda it: f"```{it[0]}\n{it[1]}\n```"),
+        st.tuples(st.sampled_from(["", "js", "python x"]), INLINE).map(
+            lambda language_and_text: f"```{language_and_text[0]}\n{language_and_text[1]}\n```"
+        ),
         INLINE.map(lambda text: f"~~~\n{text}"),
         LINE.map(lambda text: f"    {text}"),
         st.sampled_from(["---", "***"]),
@@ -268,8 +275,8 @@ BLOCK = st.recursive(
         ),
     ),
     lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=3).map(lambda all: "\n".join(indented(it, "- ") for it in all)),
-        st.lists(inner, min_size=1, max_size=3).map(lambda all: "\n".join(indented(it, "7. ") for it in all)),
+        st.lists(inner, min_size=1, max_size=3).map(lambda all: "\n".join(indented(block, "- ") for block in all)),
+        st.lists(inner, min_size=1, max_size=3).map(lambda all: "\n".join(indented(block, "7. ") for block in all)),
         inner.map(lambda text: "> " + text.replace("\n", "\n> ")),
     ),
     max_leaves=4,
@@ -287,7 +294,7 @@ BLANKS_AT_THE_END = re.compile(r">[ \t]{2,}\Z")
 
 def reference(node: SyntaxTreeNode) -> list[Any]:
     """The trees that the page should show for a node of the other implementation."""
-    inner = joined([it for child in node.children for it in reference(child)])
+    inner = joined([child_text for child in node.children for child_text in reference(child)])
     match node.type:
         case "root" | "inline":
             return inner
@@ -326,13 +333,13 @@ def linked(url: str, children: list[Any]) -> dict[str, Any]:
 def joined(trees: list[Any]) -> list[Any]:
     """The same with texts side by side as one, and without empty ones, at every depth."""
     made: list[Any] = []
-    for it in trees:
-        if isinstance(it, dict):
-            made.append({**it, "children": joined(it["children"])})
+    for tree in trees:
+        if isinstance(tree, dict):
+            made.append({**tree, "children": joined(tree["children"])})
         elif made and isinstance(made[-1], str):
-            made[-1] += it
-        elif it:
-            made.append(it)
+            made[-1] += tree
+        elif tree:
+            made.append(tree)
     return made
 
 
@@ -369,8 +376,8 @@ def test_markdown_does_not_depend_on_how_the_stream_is_split(cases: list[tuple[s
 def test_the_work_of_a_growing_answer_is_linear_in_its_length(pattern: list[str], start: str) -> None:
     lengths = [2_000, 20_000]
     pieces = [[start, *(pattern[n % len(pattern)] for n in range(tokens))] for tokens in lengths]
-    read = [found[1] for found in call_all([("grown", (it,)) for it in pieces])]
-    per_character = [characters / len("".join(it)) for characters, it in zip(read, pieces, strict=True)]
+    read = [result[1] for result in call_all([("grown", (piece,)) for piece in pieces])]
+    per_character = [characters / len("".join(parts)) for characters, parts in zip(read, pieces, strict=True)]
     assert per_character[1] <= 1.2 * per_character[0]
     assert max(per_character) < 200
 
@@ -389,13 +396,13 @@ def test_each_deployment_goes_on_from_its_own_answers() -> None:
         turn("3", blue="", green=""),
         turn("4", blue="b4"),
     ]
-    said = {name: [it["content"] for it in call("messages", turns, name)] for name in ("blue", "green", "")}
+    said = {name: [message["content"] for message in call("messages", turns, name)] for name in ("blue", "green", "")}
     assert said == {
         "blue": ["1", "b1", "2", "g2", "4", "b4"],
         "green": ["1", "g1", "2", "g2", "4", "b4"],
         "": ["1", "b1", "2", "g2", "4", "b4"],
     }
-    assert [it["role"] for it in call("messages", turns, "blue")] == ["user", "assistant"] * 3
+    assert [message["role"] for message in call("messages", turns, "blue")] == ["user", "assistant"] * 3
 
 
 # --- request.js ---
@@ -457,21 +464,21 @@ def test_every_parameter_has_its_field_and_an_error_leads_back_to_it() -> None:
 @given(st.lists(JSON, min_size=1, max_size=30))
 def test_python_literals_evaluate_to_their_values(values: list[Any]) -> None:
     values = json.loads(json.dumps(values))
-    for value, literal in zip(values, call_all([("python", (it,)) for it in values]), strict=True):
+    for value, literal in zip(values, call_all([("python", (value,)) for value in values]), strict=True):
         assert ast.literal_eval(literal) == value
-        assert not [it for it in literal if not (it.isprintable() or it == "\n")]
+        assert not [character for character in literal if not (character.isprintable() or character == "\n")]
 
 
 @batches
 @given(st.lists(TEXT, min_size=1, max_size=30))
 def test_shell_words_and_json_texts_decode_to_their_values(texts: list[str]) -> None:
-    words = call_all([("shellWord", (it,)) for it in texts])
+    words = call_all([("shellWord", (text,)) for text in texts])
     for text, word in zip(texts, words, strict=True):
         assert shlex.split(word) == [text]
-    bodies = call_all([("jsonText", ({"a": [it]}, 2)) for it in texts])
+    bodies = call_all([("jsonText", ({"a": [text]}, 2)) for text in texts])
     for text, body in zip(texts, bodies, strict=True):
         assert json.loads(body) == {"a": [text]}
-        assert not [it for it in body if not (it.isprintable() or it == "\n")]
+        assert not [character for character in body if not (character.isprintable() or character == "\n")]
 
 
 @batches
@@ -479,10 +486,10 @@ def test_shell_words_and_json_texts_decode_to_their_values(texts: list[str]) -> 
 def test_programs_parse_and_have_the_prompt_only_in_literals(prompts: list[str]) -> None:
     tasks = ["chat", "completions", "embeddings"]
     plain = [{**FORM, "task": task, "prompt": "x", "system": "x", "deployment": "blue"} for task in tasks]
-    forms = [{**form, "prompt": f"x{it}", "system": f"x{it}"} for it in prompts for form in plain]
+    forms = [{**form, "prompt": f"x{prompt}", "system": f"x{prompt}"} for prompt in prompts for form in plain]
     url = "http://127.0.0.1:1"
     results = call_all(
-        [*(("snippets", (form, url)) for form in [*plain, *forms]), *(("request", (it,)) for it in forms)]
+        [*(("snippets", (form, url)) for form in [*plain, *forms]), *(("request", (form,)) for form in forms)]
     )
     wanted, made, requests = results[: len(plain)], results[len(plain) : -len(forms)], results[-len(forms) :]
     for index, (programs, request) in enumerate(zip(made, requests, strict=True)):
@@ -506,5 +513,5 @@ def shape(code: str) -> str:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = ""
         if isinstance(node, ast.List):
-            node.elts = node.elts[:1] if all(isinstance(it, ast.Constant) for it in node.elts) else node.elts
+            node.elts = node.elts[:1] if all(isinstance(element, ast.Constant) for element in node.elts) else node.elts
     return ast.dump(tree)

@@ -78,21 +78,21 @@ def test_the_secret_is_read_before_the_first_request() -> None:
         keys.append(key)
         return 1
 
-    it = Recorder(unit_of, lambda: 0, enabled=True)
-    it.configure(configuration(None))
+    made = Recorder(unit_of, lambda: 0, enabled=True)
+    made.configure(configuration(None))
     assert keys == []
-    it.configure(configuration({}))
+    made.configure(configuration({}))
     assert keys == [""]
 
 
 def test_a_percentage_takes_whole_units_and_about_as_many_as_it_says() -> None:
-    it = recorder(percent=20)
-    scope = it.scopes.get("chat")
+    recording = recorder(percent=20)
+    scope = recording.scopes.get("chat")
     assert scope is not None
-    units = [it.unit(scope, f"user-{number}") for number in range(5000)]
-    assert units == [it.unit(scope, f"user-{number}") for number in range(5000)]
+    units = [recording.unit(scope, f"user-{number}") for number in range(5000)]
+    assert units == [recording.unit(scope, f"user-{number}") for number in range(5000)]
     assert 850 < sum(unit is not None for unit in units) < 1150
-    assert 850 < sum(it.unit(scope, None) is not None for _ in range(5000)) < 1150
+    assert 850 < sum(recording.unit(scope, None) is not None for _ in range(5000)) < 1150
     everybody = recorder(percent=100)
     scope = everybody.scopes.get("chat")
     assert scope is not None
@@ -194,22 +194,22 @@ def test_text_that_cannot_be_kept_is_left_out_and_counted(body: Mapping[str, Any
 
 
 def test_requests_that_have_no_room_are_counted() -> None:
-    it = recorder()
+    recording = recorder()
     for _ in range(MOST_PENDING + 3):
-        it.end(pending(it, {}))
-    assert it.lost == {"chat": 3}
-    assert len(it.take()) == MOST_PENDING
-    it.end(pending(it, {}))
-    assert len(it.take()) == 1
+        recording.end(pending(recording, {}))
+    assert recording.lost == {"chat": 3}
+    assert len(recording.take()) == MOST_PENDING
+    recording.end(pending(recording, {}))
+    assert len(recording.take()) == 1
 
 
 def test_the_bodies_that_wait_are_bounded() -> None:
-    it, each = recorder(text="full"), MOST_TEXT_BYTES
+    recording, each = recorder(text="full"), MOST_TEXT_BYTES
     room = MOST_PENDING_BYTES // each
     for _ in range(room + 2):
-        it.end(pending(it, {}, size=each))
-    assert it.lost == {"chat": 2}
-    assert len(it.take()) == room
+        recording.end(pending(recording, {}, size=each))
+    assert recording.lost == {"chat": 2}
+    assert len(recording.take()) == room
 
 
 def test_a_body_that_nothing_needs_does_not_wait() -> None:

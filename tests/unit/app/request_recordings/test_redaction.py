@@ -27,7 +27,7 @@ bodies = st.dictionaries(texts, values, max_size=5)
 def strings(value: Any) -> list[str]:
     """Every string in a value, and every number in it as text."""
     if isinstance(value, dict):
-        return [it for name, part in value.items() for it in (name, *strings(part))]
+        return [text for name, part in value.items() for text in (name, *strings(part))]
     if isinstance(value, list):
         return [string for part in value for string in strings(part)]
     return [value] if isinstance(value, str) else []

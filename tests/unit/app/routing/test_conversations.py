@@ -9,7 +9,7 @@ class PinsWithClock:
     def __init__(self, most: int = 100) -> None:
         self.now = 1000.0
         self.misses: list[tuple[str, str]] = []
-        self.pins = PinnedConversations(lambda *it: self.misses.append(it), lambda: self.now, most=most)
+        self.pins = PinnedConversations(lambda *miss: self.misses.append(miss), lambda: self.now, most=most)
         self.pins.configure({"chat": 2000.0, "other": 3000.0})
 
 
@@ -59,9 +59,9 @@ def test_beyond_the_bound_the_oldest_pins_of_all_endpoints_are_dropped() -> None
     kept = PinsWithClock(most=3)
     for endpoint, conversation in (("chat", 1), ("other", 2), ("chat", 3), ("chat", 1), ("other", 4), ("chat", 5)):
         kept.pins.pin(endpoint, conversation, "blue")
-    assert [kept.pins.deployment("chat", it) for it in (1, 3, 5)] == [None, "blue", "blue"]
-    assert [kept.pins.deployment("other", it) for it in (2, 4)] == [None, "blue"]
-    assert sum(len(it.conversations) for it in kept.pins.unsent()) == 3
+    assert [kept.pins.deployment("chat", conversation) for conversation in (1, 3, 5)] == [None, "blue", "blue"]
+    assert [kept.pins.deployment("other", conversation) for conversation in (2, 4)] == [None, "blue"]
+    assert sum(len(pinned.conversations) for pinned in kept.pins.unsent()) == 3
 
 
 def test_the_newest_pin_of_a_conversation_counts() -> None:
@@ -97,15 +97,15 @@ def test_a_new_controller_gets_this_routers_own_pins_only() -> None:
     kept.pins.heard(Pinned("chat", "green", 2000.0, [2]))
     answer(kept.pins)
     kept.pins.send_again()
-    assert [it for it in answer(kept.pins) if it.conversations] == [Pinned("chat", "blue", 2000.0, [1])]
+    assert [pinned for pinned in answer(kept.pins) if pinned.conversations] == [Pinned("chat", "blue", 2000.0, [1])]
 
 
 def test_many_pins_go_in_parts() -> None:
     kept = PinsWithClock(most=3 * MOST_AT_ONCE)
     for conversation in range(MOST_AT_ONCE + 5):
         kept.pins.pin("chat", conversation, "blue")
-    parts = [[it for it in answer(kept.pins) if it.conversations] for _ in range(3)]
-    assert [[len(it.conversations) for it in part] for part in parts] == [[MOST_AT_ONCE], [5], []]
+    parts = [[pinned for pinned in answer(kept.pins) if pinned.conversations] for _ in range(3)]
+    assert [[len(pinned.conversations) for pinned in part] for part in parts] == [[MOST_AT_ONCE], [5], []]
 
 
 def test_pins_of_a_change_not_yet_delivered_are_kept_and_expired_ones_are_not() -> None:
@@ -145,7 +145,12 @@ def test_conversations_of_a_stopped_deployment_can_be_moved_for_good() -> None:
     kept.pins.heard(Pinned("chat", "green", 2000.0, [3]))
     kept.pins.heard(Pinned("chat", "red", 2000.0, [4]))
     kept.pins.move("chat", {"green": "blue"})
-    assert [kept.pins.deployment("chat", it) for it in (1, 2, 3, 4)] == ["blue", "blue", "blue", "red"]
+    assert [kept.pins.deployment("chat", conversation) for conversation in (1, 2, 3, 4)] == [
+        "blue",
+        "blue",
+        "blue",
+        "red",
+    ]
     assert kept.pins.deployment("other", 1) == "green"
     assert answer(kept.pins) == [Pinned("chat", "blue", 2000.0, [2, 1])]
     kept.pins.move("nowhere", {"green": "blue"})

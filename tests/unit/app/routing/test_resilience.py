@@ -197,9 +197,9 @@ def test_quiet_times_do_not_add_to_the_reserve() -> None:
 @given(st.lists(st.booleans(), max_size=300))
 def test_one_caller_uses_at_most_half_of_the_reserve(fails: list[bool]) -> None:
     budget = RetryBudget()
-    for it in fails:
+    for has_failed in fails:
         budget.request("attacker")
-        if it:
+        if has_failed:
             budget.take("attacker")
     assert sum(budget.take(CALLER) for _ in range(100)) >= RESERVE / 4
     assert [budget.take(f"caller {number}") for number in range(3)] == [True] * 3

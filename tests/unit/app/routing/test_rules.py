@@ -186,14 +186,17 @@ def test_a_stop_moves_pinned_conversations_to_control() -> None:
     after = After()
     after.pins.pin("chat", 1, "red")
     assert after.answers(MOVED, RUNNING, stops={"red": "blue"}) == ("blue", "pinned")
-    assert after.answers(MOVED, RUNNING, stops={"red": "blue"}, is_open=lambda it: it == "blue") == ("red", "pinned")
+    assert after.answers(MOVED, RUNNING, stops={"red": "blue"}, is_open=lambda name: name == "blue") == (
+        "red",
+        "pinned",
+    )
 
 
 def test_a_deployment_that_is_gone_or_failing_is_not_followed() -> None:
     after = After(able={"green", "red"})
     assert after.answers(MOVED, RUNNING) == ("green", "sticky")
     after.pins.pin("chat", 1, "red")
-    assert after.answers(MOVED, RUNNING, is_open=lambda it: it == "red") == ("green", "sticky")
+    assert after.answers(MOVED, RUNNING, is_open=lambda name: name == "red") == ("green", "sticky")
     assert after.misses == ["gone", "failing"]
 
 
@@ -270,7 +273,7 @@ def test_every_process_agrees(seed: str) -> None:
 
 
 def test_with_many_deployments_fewer_keys_are_made_up() -> None:
-    assert [len(made_up_keys(it)) for it in (1, 10, 20, 200)] == [20_000, 20_000, 10_000, 1_000]
+    assert [len(made_up_keys(count)) for count in (1, 10, 20, 200)] == [20_000, 20_000, 10_000, 1_000]
     assert made_up_keys(200) == made_up_keys(2)[:1_000]
 
 

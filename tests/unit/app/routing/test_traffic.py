@@ -239,8 +239,8 @@ def test_an_engines_name_for_its_model_is_taken_where_it_is_unambiguous(
     (model,) = set(models.values())
     random = Random(3)
     assigned = [ask(named(**models), model, random=random) for _ in range(30)]
-    assert {it.deployment for it in assigned} == deployments
-    assert {it.endpoint for it in assigned} == {endpoint}
+    assert {assignment.deployment for assignment in assigned} == deployments
+    assert {assignment.endpoint for assignment in assigned} == {endpoint}
 
 
 @pytest.mark.parametrize("models", [{"a": "m", "c": "m"}, {"a": "m", "d": "m"}, {"a": "m", "b": "m", "c": "m"}])

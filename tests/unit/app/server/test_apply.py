@@ -19,8 +19,8 @@ def router() -> Router:
     return Router(RuntimeEnvironment(), random=Random(1))
 
 
-def served(it: Router) -> Snapshot | None:
-    return it.state.snapshot
+def served(router: Router) -> Snapshot | None:
+    return router.state.snapshot
 
 
 class RecordingConfiguration(dict[str, Any]):
@@ -58,44 +58,44 @@ async def test_a_configuration_is_read_in_another_thread() -> None:
 
 
 async def test_requests_use_the_old_configuration_meanwhile() -> None:
-    it = router()
-    await it.apply(document(10))
-    before, slow = served(it), RecordingConfiguration(document(20))
+    running = router()
+    await running.apply(document(10))
+    before, slow = served(running), RecordingConfiguration(document(20))
     slow.may_go_on.clear()
-    applying = asyncio.create_task(it.apply(slow))
+    applying = asyncio.create_task(running.apply(slow))
     for _ in range(20):
         await asyncio.sleep(0)
-    assert it.state.snapshot is before
+    assert running.state.snapshot is before
     slow.may_go_on.set()
     await applying
-    assert it.state.snapshot is not before
+    assert running.state.snapshot is not before
 
 
 async def test_the_last_configuration_wins_however_long_the_others_take() -> None:
-    it, slow = router(), RecordingConfiguration(document(10))
+    running, slow = router(), RecordingConfiguration(document(10))
     slow.may_go_on.clear()
-    first = asyncio.create_task(it.apply(slow))
+    first = asyncio.create_task(running.apply(slow))
     await asyncio.sleep(0)
-    others = [asyncio.create_task(it.apply(document(share))) for share in (20, 30)]
+    others = [asyncio.create_task(running.apply(document(share))) for share in (20, 30)]
     for _ in range(20):
         await asyncio.sleep(0)
-    assert served(it) is None
+    assert served(running) is None
     slow.may_go_on.set()
     await asyncio.gather(first, *others)
-    assert (snapshot := served(it)) is not None
+    assert (snapshot := served(running)) is not None
     assert snapshot.config.endpoints["e0"].traffic == {"blue": 70, "green": 30}
 
 
 async def test_an_invalid_configuration_leaves_the_last_valid_one() -> None:
-    it = router()
-    await it.apply(document(10))
-    before = it.state.snapshot
-    outcomes = await asyncio.gather(it.apply(document(101)), it.apply({}), return_exceptions=True)
+    running = router()
+    await running.apply(document(10))
+    before = running.state.snapshot
+    outcomes = await asyncio.gather(running.apply(document(101)), running.apply({}), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ConfigError, ConfigError]
-    assert it.state.snapshot is before
+    assert running.state.snapshot is before
     with pytest.raises(ConfigError):
-        await it.apply({**document(20), "access": {"keys_file": "/nowhere"}})
-    assert it.state.snapshot is before
-    await it.apply(document(20))
-    reloads = it.state.telemetry.reloads
+        await running.apply({**document(20), "access": {"keys_file": "/nowhere"}})
+    assert running.state.snapshot is before
+    await running.apply(document(20))
+    reloads = running.state.telemetry.reloads
     assert [counted(reloads.labels(outcome)) for outcome in ("applied", "refused")] == [2, 3]

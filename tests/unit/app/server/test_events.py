@@ -254,7 +254,7 @@ async def test_a_client_that_falls_behind_gets_the_buffered_events_and_ends(rig:
 def test_the_stream_is_in_the_format_that_decoders_read(rig: Rig) -> None:
     decoder = Decoder()
     found = [*decoder.feed(rig.get("/api/events", since="0").content)]
-    assert [it.type for it in found] == ["controller", "alarm", "plan", "verdict"]
+    assert [event.type for event in found] == ["controller", "alarm", "plan", "verdict"]
 
 
 class Rounds:

@@ -193,7 +193,7 @@ def test_a_score_becomes_an_item_without_the_id() -> None:
 
 def test_a_list_may_hold_several_metrics() -> None:
     items, unknown = check([item(), item("stars", 4.5), item("thumb"), item("thumb"), item("ttft")])
-    assert [(it.metric, it.value) for it in items] == [("thumbs", 1.0), ("stars", 4.5)]
+    assert [(item.metric, item.value) for item in items] == [("thumbs", 1.0), ("stars", 4.5)]
     assert unknown == ["thumb", "ttft"]
 
 

@@ -31,7 +31,7 @@ REPORT = "/api/experiments/green-float32/report"
 def test_experiments_are_listed_to_those_who_may_use_their_endpoint(rig: Rig) -> None:
     for key in ("boss", "chat team"):
         listed = rig.get("/api/experiments", key).json()["experiments"]
-        assert [it["experiment"] for it in listed] == ["green-float32", "next"]
+        assert [summary["experiment"] for summary in listed] == ["green-float32", "next"]
     assert rig.get("/api/experiments", "embed team").json() == {"experiments": []}
     assert refusal(rig.get("/api/experiments", ""))[0] == 401
 
@@ -310,7 +310,9 @@ def test_an_open_breaker_is_the_reason_if_another_deployment_can_answer(
     assert (answer["deployment"], answer["reason"]) == ("green", reason)
     assert "circuit breaker is open" in answer["why"]
     assert ("another deployment answers" in answer["why"]) == (reason == "failover")
-    assert [deployment["breaker_open"] for deployment in answer["deployments"]] == [it in failing for it in TRAFFIC]
+    assert [deployment["breaker_open"] for deployment in answer["deployments"]] == [
+        entry in failing for entry in TRAFFIC
+    ]
 
 
 def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> None:

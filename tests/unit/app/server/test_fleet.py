@@ -161,7 +161,7 @@ async def test_the_controllers_numbers_are_shown(scraped: ClusterRig) -> None:
         for sample in await scraped.samples(LIFT)
         if sample.labels["bound"] == "lower" and sample.labels["metric"] == "ttft"
     ]
-    assert [it.value for it in lower] == [-0.134]
+    assert [sample.value for sample in lower] == [-0.134]
     assert lower[0].labels["treatment"] == "smollm2-green"
 
 

@@ -93,8 +93,11 @@ def config(**changes: Any) -> Config:
 def labels(*, is_restricted: bool = False, seen: Config | None = None) -> dict[str, dict[str, str]]:
     """The targets by path."""
     found = VisibleTargets(seen or config(), is_restricted=is_restricted).targets(HOST, FLEET)
-    assert {tuple(it["targets"]) for it in found} == {(HOST,)}, "all at the address at which the list was read"
-    return {it["labels"]["__metrics_path__"]: {k: v for k, v in it["labels"].items() if k[0] != "_"} for it in found}
+    assert {tuple(group["targets"]) for group in found} == {(HOST,)}, "all at the address at which the list was read"
+    return {
+        group["labels"]["__metrics_path__"]: {k: v for k, v in group["labels"].items() if k[0] != "_"}
+        for group in found
+    }
 
 
 def test_every_replica_and_proxy_is_a_target_with_its_node() -> None:
@@ -107,7 +110,7 @@ def test_every_replica_and_proxy_is_a_target_with_its_node() -> None:
     }
     assert found["/metrics/proxies/10.0.0.1"] == {"component": "proxy", "node": "10.0.0.1"}
     assert found["/metrics/cluster"] == {"component": "cluster"}
-    assert {path: it["component"] for path, it in found.items() if it.get("replica")} == {
+    assert {path: group["component"] for path, group in found.items() if group.get("replica")} == {
         "/metrics/replicas/r1": "router",
         "/metrics/replicas/r2": "router",
         "/metrics/replicas/b1": "engine",

@@ -64,7 +64,7 @@ def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() ->
     assert parameters["format"]["schema"]["enum"] == ["json", "markdown", "text"]
     assert not parameters["format"]["required"]
     one, several = paths["/api/feedback"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
-    assert [it["$ref"].rpartition("/")[2] for it in (one, several)] == [
+    assert [reference["$ref"].rpartition("/")[2] for reference in (one, several)] == [
         "switchyard.Feedback",
         "switchyard.FeedbackList",
     ]
@@ -112,11 +112,13 @@ def test_paths_list_their_parameters() -> None:
 
 
 def described_operations() -> list[tuple[str, str, dict[str, Any]]]:
-    return [(method, path, it) for path, methods in shown()["paths"].items() for method, it in methods.items()]
+    return [
+        (method, path, operation) for path, methods in shown()["paths"].items() for method, operation in methods.items()
+    ]
 
 
 def test_every_operation_has_a_readable_id_of_its_own() -> None:
-    ids = {(method, path): it["operationId"] for method, path, it in described_operations()}
+    ids = {(method, path): operation["operationId"] for method, path, operation in described_operations()}
     assert len(set(ids.values())) == len(ids)
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", id_) for id_ in ids.values())
     assert ids["post", "/v1/chat/completions"] == "openai_chat"
@@ -137,7 +139,7 @@ def test_every_operation_has_the_shapes_of_its_answers_and_errors() -> None:
         (success,) = responses.keys() - {"4XX", "5XX"}
         expected = {"/api/keys": "201", **dict.fromkeys(ACCEPTING, "202")} if method == "post" else {}
         assert success == expected.get(path, "200")
-        assert all(it["schema"] for it in responses[success]["content"].values()), path
+        assert all(content["schema"] for content in responses[success]["content"].values()), path
         errors = responses["4XX"]["content"]["application/json"]["schema"]
         for schema in errors.get("anyOf", [errors]):
             assert schema["$ref"].rpartition("/")[2] in document["components"]["schemas"]
@@ -166,7 +168,7 @@ def test_open_routes_need_no_credentials_and_others_may() -> None:
 )
 def test_a_text_that_is_rejected_when_empty_has_a_minimum_length(schema: str, field: str) -> None:
     described = shown()["components"]["schemas"][schema]["properties"][field]
-    (text,) = [it for it in described.get("anyOf", [described]) if it.get("type") == "string"]
+    (text,) = [choice for choice in described.get("anyOf", [described]) if choice.get("type") == "string"]
     assert text["minLength"] == 1
 
 
@@ -215,4 +217,4 @@ def test_no_two_models_share_a_schema() -> None:
     for operation in operations(DIALECTS):
         for body in operation.bodies:
             models.setdefault(f"{operation.dialect}.{body.model.__name__.lstrip('_')}", set()).add(body.model)
-    assert {name: found for name, found in models.items() if len(found) > 1} == {}
+    assert {name: classes for name, classes in models.items() if len(classes) > 1} == {}

@@ -51,4 +51,8 @@ def test_callers_beyond_the_bound_are_counted_together() -> None:
     use = CallerUse(lambda: 1.0, most=2)
     for name in ("ann", "bob", "cid", "dan", "ann"):
         use.count(record(name))
-    assert [(caller, it.requests) for caller, _, it in use.items()] == [("", 2), ("ann", 2), ("bob", 1)]
+    assert [(caller, use_of_endpoint.requests) for caller, _, use_of_endpoint in use.items()] == [
+        ("", 2),
+        ("ann", 2),
+        ("bob", 1),
+    ]

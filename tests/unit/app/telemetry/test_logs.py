@@ -55,10 +55,10 @@ def test_an_exception_is_logged_by_its_place_and_never_by_its_message() -> None:
     error = failure()
     with_error = record("Failed")
     with_error.exc_info = (type(error), error, error.__traceback__)
-    for found in (line(with_error), line(record("Failed", **event("x", traceback=where(error))))):
-        assert str(found["traceback"]).endswith("ValueError")
-        assert "in failure" in str(found["traceback"])
-        assert SECRET not in str(found)
+    for logged in (line(with_error), line(record("Failed", **event("x", traceback=where(error))))):
+        assert str(logged["traceback"]).endswith("ValueError")
+        assert "in failure" in str(logged["traceback"])
+        assert SECRET not in str(logged)
 
 
 def test_a_request_is_one_line_without_a_message() -> None:

@@ -111,58 +111,58 @@ def sender(exporter: Exporter, counts: Counts, *, queue: int = 10, batch: int = 
     return SpanSender(lambda: exporter, counts, queue=queue, batch=batch, every_s=1000.0)
 
 
-def ended(it: SpanSender) -> None:
-    it.stop()
-    it.join(20)
+def ended(spans: SpanSender) -> None:
+    spans.stop()
+    spans.join(20)
 
 
 def test_a_full_batch_is_sent_at_once_and_the_rest_at_the_end() -> None:
     exporter, counts = Exporter(), Counts()
-    it = sender(exporter, counts)
-    it.start()
+    spans = sender(exporter, counts)
+    spans.start()
     for _ in range(3):
-        it.put(span())
+        spans.put(span())
     assert exporter.calls.wait(20)
-    it.put(span())
-    ended(it)
+    spans.put(span())
+    ended(spans)
     assert (exporter.batches, counts) == ([3, 1], {EXPORTED: 4})
 
 
 def test_spans_that_do_not_fit_are_dropped_and_counted() -> None:
     exporter, counts = Exporter(), Counts()
-    it = sender(exporter, counts, queue=2)
+    spans = sender(exporter, counts, queue=2)
     for _ in range(5):
-        it.put(span())
+        spans.put(span())
     assert counts == {DROPPED: 3}
-    it.start()
-    ended(it)
+    spans.start()
+    ended(spans)
     assert counts == {DROPPED: 3, EXPORTED: 2}
-    it.put(span())
+    spans.put(span())
     assert counts[DROPPED] == 4, "it is not sent any more"
 
 
 def test_at_the_end_a_failing_collector_is_called_once() -> None:
     exporter, counts = Exporter(), Counts()
     exporter.problem = "refused"
-    it = sender(exporter, counts, batch=2)
+    spans = sender(exporter, counts, batch=2)
     for _ in range(5):
-        it.put(span())
-    it.stop()
-    it.start()
-    it.join(20)
+        spans.put(span())
+    spans.stop()
+    spans.start()
+    spans.join(20)
     assert counts == {FAILED: 2, DROPPED: 3}
 
 
 def test_a_collector_that_hangs_delays_the_end_only_so_long() -> None:
     exporter, counts = Exporter(), Counts()
     exporter.may.clear()
-    it = sender(exporter, counts)
-    it.start()
-    it.put(span())
-    it.stop()
+    spans = sender(exporter, counts)
+    spans.start()
+    spans.put(span())
+    spans.stop()
     assert exporter.calls.wait(20)
-    it.join(0.01)
-    it.join(20)
+    spans.join(0.01)
+    spans.join(20)
     assert counts == {FAILED: 1}
 
 
@@ -174,12 +174,12 @@ class DefectiveExporter(Exporter):
 
 def test_a_defect_is_logged_and_the_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     exporter, counts = DefectiveExporter(), Counts()
-    it = sender(exporter, counts, batch=1)
-    it.start()
-    it.put(span())
+    spans = sender(exporter, counts, batch=1)
+    spans.start()
+    spans.put(span())
     assert exporter.calls.wait(20)
-    it.put(span())
-    ended(it)
+    spans.put(span())
+    ended(spans)
     assert counts == {FAILED: 2}
     assert {"tracing_failed", "spans_not_sent"} <= {getattr(record, "event", "") for record in caplog.records}
     assert not any("my words" in str(record.__dict__) for record in caplog.records)
@@ -190,10 +190,10 @@ def test_an_exporter_that_cannot_be_made_is_logged_and_its_spans_are_counted(cap
         raise ValueError("no such certificate")
 
     counts = Counts()
-    it = SpanSender(none, counts, queue=5, batch=5, every_s=1000.0)
-    it.start()
-    it.put(span())
-    ended(it)
+    spans = SpanSender(none, counts, queue=5, batch=5, every_s=1000.0)
+    spans.start()
+    spans.put(span())
+    ended(spans)
     assert counts == {FAILED: 1}
     assert [getattr(record, "event", "") for record in caplog.records] == ["tracing_failed"]
 

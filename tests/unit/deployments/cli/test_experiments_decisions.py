@@ -51,7 +51,7 @@ def followed(streams: Streams, count: int, since: str | None = None) -> tuple[li
     said: list[str] = []
     slept: list[float] = []
     found = follow(streams, since, said.append, slept.append)  # type: ignore[arg-type]
-    return [it["n"] for it in islice(found, count)], said, slept
+    return [event["n"] for event in islice(found, count)], said, slept
 
 
 def test_the_next_stream_goes_on_after_the_last_event() -> None:
@@ -91,7 +91,11 @@ def test_permanent_errors_end_the_command(streams: Any) -> None:
 
 def test_frames_without_data_are_no_events() -> None:
     found = list(frames(["retry: 1000", ": hello", "", "id: 4", "", 'data: {"n": 1}', "id: 5", "", "data: half"]))
-    assert [(it.id, it.data, it.comment) for it in found] == [("", "", "hello"), ("4", "", ""), ("5", '{"n": 1}', "")]
+    assert [(frame.id, frame.data, frame.comment) for frame in found] == [
+        ("", "", "hello"),
+        ("4", "", ""),
+        ("5", '{"n": 1}', ""),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ def test_errors_are_one_line_with_the_fix(
     says: str,
 ) -> None:
     file = tmp_path / "it.jsonl"
-    file.write_bytes(b"".join(encoder.encode(request_requests(task, endpoint=it)) + b"\n" for it in endpoints))
+    file.write_bytes(
+        b"".join(encoder.encode(request_requests(task, endpoint=endpoint)) + b"\n" for endpoint in endpoints)
+    )
     command = ["experiments", "replay", str(file), "--arms", "blue,green", "--url", NOBODY, *arguments]
     assert main(command) == code
     printed = capsys.readouterr()

@@ -70,9 +70,9 @@ def test_the_report_is_the_controllers(shell: Shell) -> None:
 
 def test_feedback_is_found_again(shell: Shell) -> None:
     report = json.loads(shell("report", NAME, "--format", "json", "--at", str(START + 24 * 3600 + 60))[1])
-    (thumbs,) = [it for it in report["secondary"] if it["metric"] == "thumbs"]
+    (thumbs,) = [comparison for comparison in report["secondary"] if comparison["metric"] == "thumbs"]
     assert thumbs["effect"]["lower"] < 0 < thumbs["effect"]["upper"]
-    assert [it["response_rate"] for it in thumbs["values"]] == pytest.approx([0.5, 0.5], abs=0.05)
+    assert [arm["response_rate"] for arm in thumbs["values"]] == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_reading_writes_nothing(shell: Shell, ledger: str) -> None:
@@ -93,7 +93,7 @@ def test_the_check_exits_by_the_decision(shell: Shell) -> None:
 
 
 def test_no_decision_has_the_exit_code_of_an_error() -> None:
-    assert {it.value for it in Check} & {it.value for it in ExitCode} == {0}
+    assert {exit_code.value for exit_code in Check} & {exit_code.value for exit_code in ExitCode} == {0}
 
 
 def test_a_missing_report_has_the_exit_code_of_its_error(shell: Shell) -> None:
@@ -142,7 +142,7 @@ def test_the_journal_has_the_prices(tmp_path: Path, capsys: pytest.CaptureFixtur
     costly = Shell(recorded_ledger(tmp_path, World(), declared, 500), capsys)
     code, out, _ = costly("report", NAME, "--format", "json")
     assert code == 0
-    values = {it["arm"]: it["value"] for it in json.loads(out)["primary"][0]["values"]}
+    values = {arm["arm"]: arm["value"] for arm in json.loads(out)["primary"][0]["values"]}
     assert values["green"] > values["blue"], "green's answers cost three units for a million tokens, blue's two"
 
 
@@ -160,7 +160,7 @@ def test_rows_of_a_version_without_newer_columns_count(
     report = json.loads(shell("report", NAME, "--format", "json")[1])
     assert sum(report["requests"].values()) == REQUESTS
     assert (report["decision"], report["incomplete"]) == ("do_not_ship", [])
-    (warning,) = [it for it in report["warnings"] if "another version" in it]
+    (warning,) = [warning for warning in report["warnings"] if "another version" in warning]
     assert warning.endswith(f"there: cold ({REQUESTS:,}), itl_max_s ({REQUESTS:,}).")
 
 

@@ -100,7 +100,7 @@ def test_a_whole_serve_configuration_takes_the_place_of_models(made: Path, tmp_p
     assert main(["k8s", "new", str(tmp_path / "own"), *options]) == 0
     own = ray_service(manifests.read(tmp_path / "own/objects"))["spec"]
     assert yaml.safe_load(own["serveConfigV2"]) == yaml.safe_load((tmp_path / "mine.yaml").read_text())
-    assert [it["maxReplicas"] for it in own["rayClusterConfig"]["workerGroupSpecs"]] == [5, 7]
+    assert [group["maxReplicas"] for group in own["rayClusterConfig"]["workerGroupSpecs"]] == [5, 7]
 
 
 def test_check_of_a_cluster_finds_deployments_that_fit_no_node(

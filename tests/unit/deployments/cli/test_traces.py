@@ -29,7 +29,7 @@ def recording(tmp_path: Path) -> Path:
     ]
     file = tmp_path / "recordings" / "date=2026-11-12" / "it.jsonl"
     file.parent.mkdir(parents=True)
-    file.write_bytes(b"".join(encoder.encode(it) + b"\n" for it in recorded))
+    file.write_bytes(b"".join(encoder.encode(request) + b"\n" for request in recorded))
     return tmp_path
 
 
@@ -45,7 +45,7 @@ def test_recordings_become_a_trace(capsys: pytest.CaptureFixture[str], recording
     assert (code, error) == (0, "2 requests.\n")
     lines = [json.loads(line) for line in out.splitlines()]
     keys = ("timestamp", "input_length", "output_length")
-    assert [tuple(it[key] for key in keys) for it in lines] == [(0, 10, 4), (10, 20, 5)]
+    assert [tuple(line[key] for key in keys) for line in lines] == [(0, 10, 4), (10, 20, 5)]
     file = recording / "trace.jsonl"
     code, out, _ = export(capsys, recording, "--format", form, "--endpoint", "chat", "--output", str(file))
     assert (code, out) == (0, "")
@@ -64,10 +64,10 @@ def test_an_experiments_exposures_become_a_trace(capsys: pytest.CaptureFixture[s
     lines = [json.loads(line) for line in out.splitlines()]
     assert error.startswith(f"{len(lines)} requests.\n")
     assert REQUESTS * 0.9 < len(lines) <= REQUESTS
-    times = [it["timestamp"] for it in lines]
+    times = [line["timestamp"] for line in lines]
     assert times == sorted(times)
     assert times[-1] > 3600, "the world's day"
-    assert len({it["input_length"] for it in lines}) > 1
+    assert len({line["input_length"] for line in lines}) > 1
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ RUNNING = Application("router", "RUNNING", (), 1, 1)
 
 def test_a_head_that_does_not_answer_is_found() -> None:
     run = Run(pid=1, run_id="x", port=8000, dashboard=f"http://127.0.0.1:{free_port()}", directory="/nowhere")
-    (local,), (pod,) = (list(applications(installation(run=run, on_cluster=it))) for it in (False, True))
+    (local,), (pod,) = (
+        list(applications(installation(run=run, on_cluster=on_cluster))) for on_cluster in (False, True)
+    )
     assert "does not answer" in the_problem([local])
     assert command("stop") in local.fix
     assert command("stop") not in pod.message + pod.fix
@@ -131,7 +133,7 @@ def test_the_command_says_what_to_do(
     assert re.search(r"^\d+ problems?, \d+ warnings?, \d+ passed\.$", out, re.MULTILINE)
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert {it["level"] for it in found} >= {"ok", "problem"}
+    assert {finding["level"] for finding in found} >= {"ok", "problem"}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def finding(path: Path | str, environment: dict[str, str] | None = None, **kwarg
     modules = [{"name": "french", "path": str(path)}]
     engine(document)["engine_kwargs"].update(lora_modules=modules, **kwargs)
     found = weights(installation(document, environment=environment or {}))
-    (about,) = [it for it in found if str(path) in it.message]
+    (about,) = [finding for finding in found if str(path) in finding.message]
     return about
 
 
@@ -172,11 +174,15 @@ def test_an_adapter_that_exists_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said", "fix"),
     [
-        (lambda it: (it / "adapter_config.json").unlink(), "has no adapter_config.json", "mount the volume"),
-        (lambda it: (it / "adapter_config.json").write_text("{}"), "with a rank", "mount the volume"),
-        (lambda it: (it / "adapter_model.safetensors").unlink(), "has no adapter_model", "download the adapter again"),
+        (lambda folder: (folder / "adapter_config.json").unlink(), "has no adapter_config.json", "mount the volume"),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), "with a rank", "mount the volume"),
         (
-            lambda it: (it / "adapter_config.json").write_text('{"r": 24}'),
+            lambda folder: (folder / "adapter_model.safetensors").unlink(),
+            "has no adapter_model",
+            "download the adapter again",
+        ),
+        (
+            lambda folder: (folder / "adapter_config.json").write_text('{"r": 24}'),
             "has rank 24; the engine accepts up to 16",
             "set `max_lora_rank: 32`",
         ),
@@ -197,12 +203,14 @@ def test_an_adapter_of_a_hub_needs_the_hub() -> None:
         asked.append((source, file))
         raise WeightsError("The model acme/french is gated. Accept its conditions")
 
-    problems = [it for it in weights(installation(document), ask) if it.level is Level.PROBLEM]
-    assert [(it.message, it.fix) for it in problems] == [("The model acme/french is gated", "accept its conditions")]
+    problems = [finding for finding in weights(installation(document), ask) if finding.level is Level.PROBLEM]
+    assert [(finding.message, finding.fix) for finding in problems] == [
+        ("The model acme/french is gated", "accept its conditions")
+    ]
     assert asked == [("acme/french", "adapter_config.json")]
     assert "is in the hub's cache" in str([*weights(installation(document), lambda source, file: None)])
     pod = installation(document, environment={"HF_HUB_OFFLINE": "1"}, on_cluster=True)
-    assert any("comes from a model hub" in it.message for it in weights(pod, ask))
+    assert any("comes from a model hub" in finding.message for finding in weights(pod, ask))
     assert len(asked) == 1
 
 

@@ -24,7 +24,7 @@ def test_collections_are_rare_inside_and_normal_afterwards() -> None:
 def test_objects_made_inside_are_not_collected_again() -> None:
     with few_collections():
         made: list[object] = [[]]
-    assert not any(it is made for it in gc.get_objects())
+    assert not any(tracked is made for tracked in gc.get_objects())
 
 
 def test_an_import_that_fails_leaves_the_collector_as_it_was() -> None:

@@ -65,5 +65,7 @@ def test_engines_request_the_resources_that_the_check_counts(overlay: str) -> No
     counted = {demand.application: demand.bundles for demand in demands(document)}
     for name, config in engines.items():
         options = LLMServer.get_deployment_options(LLMConfig.model_validate(config))
-        calls = [{key: it for key, it in bundle.items() if it} for bundle in options["placement_group_bundles"]]
+        calls = [
+            {key: value for key, value in bundle.items() if value} for bundle in options["placement_group_bundles"]
+        ]
         assert calls == list(counted[name])

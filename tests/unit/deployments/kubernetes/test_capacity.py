@@ -85,20 +85,35 @@ def test_a_cluster_that_fits_has_no_problem() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda it: gpu(it).update(maxReplicas=2), "group gpu-l4: at most 2 pods, but 3 of llama/Engine need 3; raise"),
-        (lambda it: cpu(it).update(maxReplicas=1), "group cpu: at most 1 pods, but 2 of router/Router need 2"),
-        (lambda it: it.update(enableInTreeAutoscaling=False), "group cpu: at most 0 pods"),
-        (lambda it: gpu(it).pop("resources"), "accelerator_type:L4; name a group gpu-l4"),
-        (lambda it: gpu(it).update(resources={"accelerator_type:H100": "1"}), "no group declares the resource"),
-        (lambda it: cpu(it).update(groupName="routers"), "router/Router: no group has the labels"),
-        (lambda it: resources(gpu(it))["limits"].pop("nvidia.com/gpu"), "1 GPU on one node; the group gpu-l4 has 0"),
         (
-            lambda it: cpu(it).update(rayStartParams={"num-cpus": "0"}),
+            lambda cluster: gpu(cluster).update(maxReplicas=2),
+            "group gpu-l4: at most 2 pods, but 3 of llama/Engine need 3; raise",
+        ),
+        (
+            lambda cluster: cpu(cluster).update(maxReplicas=1),
+            "group cpu: at most 1 pods, but 2 of router/Router need 2",
+        ),
+        (lambda cluster: cluster.update(enableInTreeAutoscaling=False), "group cpu: at most 0 pods"),
+        (lambda cluster: gpu(cluster).pop("resources"), "accelerator_type:L4; name a group gpu-l4"),
+        (
+            lambda cluster: gpu(cluster).update(resources={"accelerator_type:H100": "1"}),
+            "no group declares the resource",
+        ),
+        (lambda cluster: cpu(cluster).update(groupName="routers"), "router/Router: no group has the labels"),
+        (
+            lambda cluster: resources(gpu(cluster))["limits"].pop("nvidia.com/gpu"),
+            "1 GPU on one node; the group gpu-l4 has 0",
+        ),
+        (
+            lambda cluster: cpu(cluster).update(rayStartParams={"num-cpus": "0"}),
             "1 CPU on one node; the group cpu has 0",
         ),
-        (lambda it: resources(gpu(it))["limits"].update(cpu="2"), "num-cpus is 3, limits.cpu 2"),
-        (lambda it: resources(gpu(it))["requests"].update(cpu="2"), "requests.cpu is 2, but llama/Engine runs 3 busy"),
-        (lambda it: it["headGroupSpec"].update(rayStartParams={}), 'num-cpus: "0"'),
+        (lambda cluster: resources(gpu(cluster))["limits"].update(cpu="2"), "num-cpus is 3, limits.cpu 2"),
+        (
+            lambda cluster: resources(gpu(cluster))["requests"].update(cpu="2"),
+            "requests.cpu is 2, but llama/Engine runs 3 busy",
+        ),
+        (lambda cluster: cluster["headGroupSpec"].update(rayStartParams={}), 'num-cpus: "0"'),
     ],
 )
 def test_a_mistake_in_the_groups_is_found(change: Callable[[Any], object], said: str) -> None:
@@ -163,7 +178,7 @@ def test_other_sources_need_no_hub() -> None:
 
 
 def test_a_large_cluster_needs_settings_of_its_own() -> None:
-    found = problems(service(lambda it: gpu(it).update(maxReplicas=60)))
+    found = problems(service(lambda cluster: gpu(cluster).update(maxReplicas=60)))
     printed = f"what `{module('deployments.haproxy --nodes 63')}` prints"
     fix = f"put {printed} into the ConfigMap switchyard-size"
     assert [problem.partition(":")[0] for problem in found] == ["group head", "group cpu", "group gpu-l4"]

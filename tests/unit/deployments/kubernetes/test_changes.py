@@ -80,8 +80,8 @@ def test_every_change_of_the_values_has_its_effect(
     values: dict[str, Any], effects: set[ChangeEffect], said: str
 ) -> None:
     found = changes(BEFORE, rendered(VALUES | values))
-    assert {it.effect for it in found} == effects, found
-    assert any(said in str(it) for it in found), found
+    assert {change.effect for change in found} == effects, found
+    assert any(said in str(change) for change in found), found
 
 
 def test_nothing_changes_where_nothing_changed() -> None:
@@ -90,7 +90,9 @@ def test_nothing_changes_where_nothing_changed() -> None:
 
 def test_what_is_left_out_stays() -> None:
     (change, *_) = [
-        it for it in changes(rendered(VALUES | {"host": "models.acme.com"}), BEFORE) if "HTTPRoute" in it.what
+        change
+        for change in changes(rendered(VALUES | {"host": "models.acme.com"}), BEFORE)
+        if "HTTPRoute" in change.what
     ]
     assert (change.effect, change.command) == (ChangeEffect.LEFT, "kubectl delete httproute sy")
 
@@ -119,11 +121,11 @@ def test_the_patch_is_what_the_manifest_has() -> None:
 
 
 def test_replicas_belong_to_the_autoscaler() -> None:
-    assert changed(lambda it: groups(it)[1].update(replicas=3)) == []
+    assert changed(lambda manifests: groups(manifests)[1].update(replicas=3)) == []
 
 
 def test_the_order_of_groups_counts() -> None:
-    (change,) = changed(lambda it: groups(it).reverse())
+    (change,) = changed(lambda manifests: groups(manifests).reverse())
     assert change.effect is ChangeEffect.NEW_CLUSTER
     assert "workerGroupSpecs (their order)" in change.what
 
@@ -136,7 +138,7 @@ def test_without_a_second_cluster_the_change_waits() -> None:
 
 def test_a_job_of_the_same_name_is_refused_another_template() -> None:
     after = copy.deepcopy(BEFORE)
-    job = next(it for it in after if it["kind"] == "Job")
+    job = next(manifest for manifest in after if manifest["kind"] == "Job")
     del job["spec"]["template"]["spec"]["volumes"]
     (change,) = changes(BEFORE, after)
     assert change.effect is ChangeEffect.REFUSED
@@ -144,7 +146,7 @@ def test_a_job_of_the_same_name_is_refused_another_template() -> None:
 
 
 def test_empty_lists_are_as_good_as_none() -> None:
-    assert changed(lambda it: groups(it)[0]["template"]["spec"]["containers"][0].update(args=[])) == []
+    assert changed(lambda manifests: groups(manifests)[0]["template"]["spec"]["containers"][0].update(args=[])) == []
 
 
 Path_ = tuple[str | int, ...]

@@ -23,13 +23,13 @@ def test_the_default_models_fit_one_gpu_together(most: int) -> None:
     """Whatever the number of replicas: they ask Ray for one GPU at most, and vLLM for no more than its memory."""
     document = default()
     for name in MODELS:
-        (application,) = (it for it in document["applications"] if it["name"] == name)
+        (application,) = (application for application in document["applications"] if application["name"] == name)
         application["deployments"][0]["autoscaling_config"]["max_replicas"] = most
     placed, moved = on_gpus(document)
     assert moved == 3 * most
     used = [(demand, sum(bundle.get("GPU", 0) for bundle in demand.bundles)) for demand in demands(placed)]
-    assert {it.application for it, part in used if part} == set(MODELS)
-    assert 0.9 < sum(part * it.max_replicas for it, part in used) <= 1
+    assert {deployment.application for deployment, part in used if part} == set(MODELS)
+    assert 0.9 < sum(part * deployment.max_replicas for deployment, part in used) <= 1
     assert sum(most * engine(placed, name)["engine_kwargs"]["gpu_memory_utilization"] for name in MODELS) < 0.95
 
 

@@ -171,4 +171,4 @@ def test_the_volumes_sources_are_named_by_their_folders(named: str, source: str 
 
 
 def test_a_source_is_pinned_by_its_revision_or_by_the_lock() -> None:
-    assert [is_pinned(it) for it in (MINE, "package:x", "hf:acme/mine")] == [True, True, False]
+    assert [is_pinned(source) for source in (MINE, "package:x", "hf:acme/mine")] == [True, True, False]

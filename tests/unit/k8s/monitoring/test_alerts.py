@@ -81,8 +81,8 @@ CASES: dict[str, Case] = {
     ),
     "SwitchyardConfigurationRefused": Case(
         {
-            f'switchyard_config_last_reload_successful{{application="router", replica="{it}"}}': "1x5 0x60"
-            for it in "ab"
+            f'switchyard_config_last_reload_successful{{application="router", replica="{replica}"}}': "1x5 0x60"
+            for replica in "ab"
         },
         {'switchyard_config_last_reload_successful{application="router", replica="a"}': "1x60"},
         {"application": "router"},
@@ -176,8 +176,8 @@ OTHER_CAUSES = [
         "SwitchyardQueueFull",
         Case(
             {
-                f'switchyard_deployment_refused_total{{endpoint="chat", deployment="{it}", replica="a"}}': "0+3x60"
-                for it in ("blue", "green")
+                f'switchyard_deployment_refused_total{{endpoint="chat", deployment="{name}", replica="a"}}': "0+3x60"
+                for name in ("blue", "green")
             },
             {'switchyard_fallbacks_total{endpoint="chat", deployment="blue", fallback="green"}': "0+3x60"},
             {"endpoint": "chat"},
@@ -237,8 +237,8 @@ def test_promtool_accepts_the_rules_and_no_broken_ones(tmp_path: Path) -> None:
 def test_every_alert_fires_on_its_series_and_is_silent_on_its_neighbours(evaluate: Evaluate) -> None:
     assert CASES.keys() == RULES.keys()
     cases = [*CASES.items(), *OTHER_CAUSES]
-    firing = [(alert, it.fires, it.labels, it.at) for alert, it in cases]
-    well, printed = evaluate([*firing, *((alert, it.silent, None, it.at) for alert, it in cases)])
+    firing = [(alert, case.fires, case.labels, case.at) for alert, case in cases]
+    well, printed = evaluate([*firing, *((alert, case.silent, None, case.at) for alert, case in cases)])
     assert well, printed
 
 
@@ -260,7 +260,7 @@ def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_exists(alert: s
 def rule_of(name: str) -> dict[str, Any]:
     """The spec of a release's PrometheusRule."""
     found = release(name, monitoring={"enabled": True})
-    spec: dict[str, Any] = next(it for it in found if it["kind"] == "PrometheusRule")["spec"]
+    spec: dict[str, Any] = next(manifest for manifest in found if manifest["kind"] == "PrometheusRule")["spec"]
     return spec
 
 
@@ -291,17 +291,22 @@ def test_two_releases_in_one_prometheus_alert_for_themselves(tmp_path: Path) -> 
     """Each alert of `blue` fires on blue's series as if it were alone, and on green's it is silent."""
     cases = [*CASES.items(), *OTHER_CAUSES]
     firing = [
-        (alert, {**of("blue", it.fires), **of("green", it.silent)}, of_blue(it.labels), it.at) for alert, it in cases
+        (alert, {**of("blue", case.fires), **of("green", case.silent)}, of_blue(case.labels), case.at)
+        for alert, case in cases
     ]
     silent = [
-        (alert, {**of("blue", it.silent), **of("green", it.fires)}, None, it.at)
-        for alert, it in cases
-        if "ku" not in min(it.silent)[:2]  # whose neighbours have names of their own
+        (alert, {**of("blue", case.silent), **of("green", case.fires)}, None, case.at)
+        for alert, case in cases
+        if "ku" not in min(case.silent)[:2]  # whose neighbours have names of their own
     ]
     evaluate = evaluator(rule_of("blue")["groups"], tmp_path, **BLUE)
-    well, printed = evaluate([*firing, *silent, *((alert, of("green", it.fires), None, it.at) for alert, it in cases)])
+    well, printed = evaluate(
+        [*firing, *silent, *((alert, of("green", case.fires), None, case.at) for alert, case in cases)]
+    )
     assert well, printed
-    well, printed = evaluator(GROUPS, tmp_path)([(alert, of("green", it.fires), None, it.at) for alert, it in cases])
+    well, printed = evaluator(GROUPS, tmp_path)(
+        [(alert, of("green", case.fires), None, case.at) for alert, case in cases]
+    )
     assert all(f"{alert} is silent" in printed for alert in CASES), "without their labels they would fire for both"
     assert not well
 
@@ -313,7 +318,9 @@ def of_blue(labels: Mapping[str, str]) -> dict[str, str]:
 def test_the_operators_objects_have_the_release_that_a_prometheus_selects() -> None:
     """kube-prometheus-stack passes over others without a word."""
     ours = [
-        it for it in made(monitoring={"enabled": True, "release": "kps"}) if "monitoring.coreos.com" in it["apiVersion"]
+        manifest
+        for manifest in made(monitoring={"enabled": True, "release": "kps"})
+        if "monitoring.coreos.com" in manifest["apiVersion"]
     ]
-    assert {it["kind"] for it in ours} == {"PodMonitor", "PrometheusRule", "ScrapeConfig"}
-    assert {it["metadata"]["labels"]["release"] for it in ours} == {"kps"}
+    assert {manifest["kind"] for manifest in ours} == {"PodMonitor", "PrometheusRule", "ScrapeConfig"}
+    assert {manifest["metadata"]["labels"]["release"] for manifest in ours} == {"kps"}

@@ -19,7 +19,7 @@ BOARDS: dict[str, dict[str, Any]] = {file.name: json.loads(file.read_text()) for
 
 
 def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
-    return [it for it in board["panels"] if it["type"] != "row"]
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
 
 
 def queries() -> Iterator[str]:
@@ -54,13 +54,13 @@ def test_prometheus_understands_every_query(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BOARDS)
 def test_panels_have_their_own_ids_titles_and_the_chosen_data_source(name: str) -> None:
     board = BOARDS[name]
-    ids = [it["id"] for it in board["panels"]]
+    ids = [panel["id"] for panel in board["panels"]]
     assert len(set(ids)) == len(ids)
-    titles = [it["title"] for it in panels(board)]
+    titles = [panel["title"] for panel in panels(board)]
     assert len(set(titles)) == len(titles)
-    assert {it["datasource"]["uid"] for it in panels(board)} == {"${datasource}"}
+    assert {panel["datasource"]["uid"] for panel in panels(board)} == {"${datasource}"}
     used = set(re.findall(r"\$(\w+)", json.dumps(panels(board)))) - {"__rate_interval"}
-    assert used <= {it["name"] for it in board["templating"]["list"]}
+    assert used <= {variable["name"] for variable in board["templating"]["list"]}
 
 
 def test_uids_differ() -> None:
@@ -72,7 +72,11 @@ OURS = "namespace='switchyard',release='switchyard'"
 
 def delivered() -> dict[str, str]:
     """File name to JSON, as the chart has them."""
-    (found,) = (it for it in made(monitoring={"enabled": True}) if it["metadata"]["name"] == "switchyard-dashboards")
+    (found,) = (
+        manifest
+        for manifest in made(monitoring={"enabled": True})
+        if manifest["metadata"]["name"] == "switchyard-dashboards"
+    )
     assert found["metadata"]["labels"] == {"grafana_dashboard": "1"}
     data: dict[str, str] = found["data"]
     return data
@@ -101,7 +105,7 @@ def test_a_dashboard_shows_its_own_release_alone() -> None:
     for text in delivered().values():
         board = json.loads(text)
         asked = [target["expr"] for panel in panels(board) for target in panel["targets"]]
-        asked += [it["query"] for it in board["templating"]["list"] if it["type"] == "query"]
+        asked += [variable["query"] for variable in board["templating"]["list"] if variable["type"] == "query"]
         assert [name for expr in asked for name in of_everyone(expr)] == []
     everything = [expr for expr in queries() if "vector" not in expr]
     assert all(of_everyone(expr) for expr in everything), "as they are without the chart"
@@ -109,6 +113,9 @@ def test_a_dashboard_shows_its_own_release_alone() -> None:
 
 def test_prometheus_understands_the_charts_queries(tmp_path: Path) -> None:
     found = [
-        it["expr"] for text in delivered().values() for panel in panels(json.loads(text)) for it in panel["targets"]
+        target["expr"]
+        for text in delivered().values()
+        for panel in panels(json.loads(text))
+        for target in panel["targets"]
     ]
     assert promtool("check", "rules", as_rules(found, tmp_path / "queries.yaml"))[0]

@@ -294,7 +294,7 @@ def frame(value: dict[str, Any]) -> bytes:
 
 
 def events(frames: bytes) -> list[dict[str, Any]]:
-    return [json.loads(it.partition(b"\ndata: ")[2]) for it in frames.split(b"\n\n") if it]
+    return [json.loads(frame.partition(b"\ndata: ")[2]) for frame in frames.split(b"\n\n") if frame]
 
 
 def whole(content: list[dict[str, Any]], reason: str, usage: dict[str, Any], *, manages_context: bool) -> Any:
@@ -343,7 +343,7 @@ def test_every_usage_counts_what_was_cached(usage: dict[str, Any], created: int,
     expected = {**COUNTS, "cache_creation_input_tokens": created, "cache_read_input_tokens": read}
     assert whole([TEXT], "end_turn", usage, manages_context=False)["usage"] == expected
     found = streamed([TEXT], "end_turn", usage, manages_context=False)
-    assert [it["usage"] for it in (found[0]["message"], found[-2])] == [expected, expected]
+    assert [event["usage"] for event in (found[0]["message"], found[-2])] == [expected, expected]
 
 
 @pytest.mark.parametrize(("sent", "expected"), [({}, None), ({"stop_sequence": "a"}, "a")])
@@ -359,7 +359,7 @@ def test_every_message_has_a_stop_sequence_or_null(sent: dict[str, Any], expecte
 
 
 def test_a_stream_has_a_ping_after_its_start_if_the_client_knows_pings() -> None:
-    kinds = [it["type"] for it in streamed([TEXT], "end_turn", COUNTS, manages_context=False, pings=True)]
+    kinds = [event["type"] for event in streamed([TEXT], "end_turn", COUNTS, manages_context=False, pings=True)]
     assert kinds == ["message_start", "ping", "content_block_start", "message_delta", "message_stop"]
 
 

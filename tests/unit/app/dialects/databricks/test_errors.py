@@ -104,7 +104,9 @@ def test_every_error_becomes_the_sdks_exception(
 
 
 def test_every_class_of_error_has_a_case() -> None:
-    classes = {it for it in vars(errors).values() if isinstance(it, type) and issubclass(it, SwitchyardError)}
+    classes = {
+        error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, SwitchyardError)
+    }
     bases = {errors.SwitchyardError, errors.ClientError, errors.UpstreamError}
     assert {type(error) for error, *_ in CASES} == classes - bases
 

@@ -82,8 +82,8 @@ def test_the_sdk_reads_an_endpoint() -> None:
         ServedModelStateDeployment.DEPLOYMENT_READY
     }
     routes = [
-        (it.served_entity_name, it.served_model_name, it.traffic_percentage)
-        for it in endpoint.config.traffic_config.routes
+        (route.served_entity_name, route.served_model_name, route.traffic_percentage)
+        for route in endpoint.config.traffic_config.routes
     ]
     assert routes == [("blue", "blue", 90), ("green", "green", 10)]
 
@@ -134,8 +134,8 @@ def test_a_pending_configuration_is_returned_until_it_is_in_force(
 ) -> None:
     endpoint = endpoint_object("chat", delivery=delivery, pending=moved(0, 100))
     assert endpoint.state.config_update is state
-    assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]
-    assert [it.traffic_percentage for it in endpoint.pending_config.traffic_config.routes] == [0, 100]
+    assert [route.traffic_percentage for route in endpoint.config.traffic_config.routes] == [90, 10]
+    assert [route.traffic_percentage for route in endpoint.pending_config.traffic_config.routes] == [0, 100]
     assert endpoint.pending_config.config_version != endpoint.config.config_version
 
 
@@ -166,7 +166,7 @@ def test_openapi_has_a_schema_for_each_task(name: str, fields: set[str]) -> None
     post = document["paths"]["/invocations"]["post"]
     schema = post["requestBody"]["content"]["application/json"]["schema"]
     schemas = document["components"]["schemas"]
-    requests = [schemas[it["$ref"].rpartition("/")[2]] for it in schema.get("anyOf", [schema])]
+    requests = [schemas[choice["$ref"].rpartition("/")[2]] for choice in schema.get("anyOf", [schema])]
     assert {field for request in requests for field in request["required"]} == fields
     answers = post["responses"]["200"]["content"]["application/json"]["schema"]
     assert len(answers.get("anyOf", [answers])) == len(CONFIG.endpoints[name].tasks)

@@ -340,7 +340,7 @@ def text_stream(**last: Any) -> bytes:
 
 def events(sent: bytes) -> list[tuple[str | None, dict[str, Any]]]:
     assert sent == b"" or sent.endswith(b"\n\n")
-    return [(found.type, json.loads(found.data)) for found in Decoder().feed(sent)]
+    return [(event.type, json.loads(event.data)) for event in Decoder().feed(sent)]
 
 
 def stream(**fields: Any) -> Stream:

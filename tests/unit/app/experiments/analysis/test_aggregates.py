@@ -29,7 +29,7 @@ def found(arms: list[int], fields: list[Fields], batch: int = 10**9) -> dict[str
         arm = np.array(arms[start : start + batch], np.int8)
         placed = ArmAssignment(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int64))
         distributions.add(rows, placed, facts_of(config(), recorder.tables))
-    return {it.metric: it for it in distributions.report()}
+    return {distribution.metric: distribution for distribution in distributions.report()}
 
 
 def test_quantiles_of_both_arms_are_within_two_percent() -> None:
@@ -37,7 +37,7 @@ def test_quantiles_of_both_arms_are_within_two_percent() -> None:
     ttft = rng.lognormal(-1.2, 0.8, 4000)
     ttft[1::2] *= 3
     arms = [number % 2 for number in range(4000)]
-    curve = found(arms, [{"ttft_s": float(it)} for it in ttft])["ttft"]
+    curve = found(arms, [{"ttft_s": float(seconds)} for seconds in ttft])["ttft"]
     assert curve.shares == list(SHARES)
     for number, arm in enumerate(curve.arms):
         assert arm.requests == 2000
@@ -77,7 +77,9 @@ def test_absurd_values_stay_at_the_ends(value: float) -> None:
 
 def test_the_size_does_not_grow_with_requests() -> None:
     (some, more) = (found([0] * size, [{"ttft_s": 0.1 + number / size} for number in range(size)]) for size in (3, 999))
-    assert [len(it.arms[0].values) for it in some.values()] == [len(it.arms[0].values) for it in more.values()]
+    assert [len(distribution.arms[0].values) for distribution in some.values()] == [
+        len(distribution.arms[0].values) for distribution in more.values()
+    ]
     assert list(some) == list(more) == list(METRICS)
 
 
@@ -109,7 +111,7 @@ def test_covariates_are_the_excess_of_a_units_sum_and_its_shrunken_mean(
     mean = sum(x for _, x, _, _ in known) / sum(d for _, _, d, _ in known)
     assert found is not None
     for unit, values in zip(EVERYBODY.tolist(), found.tolist(), strict=True):
-        mine = [(x, d) for it, x, d, _ in known if it == unit]
+        mine = [(x, d) for known_unit, x, d, _ in known if known_unit == unit]
         excess = sum(x - mean * d for x, d in mine)
         assert values == pytest.approx([excess, excess / (len(mine) + SHRINKAGE)], abs=1e-9)
 
@@ -124,7 +126,9 @@ def test_a_unit_without_history_has_the_mean() -> None:
 
 def test_memory_is_bounded_and_who_is_left_out_depends_on_the_unit_alone() -> None:
     everything = [(unit, float(unit), 1.0, True) for unit in range(1, 2001)]
-    forwards, backwards = (history_of([it[:900], it[900:]], 300) for it in (everything, everything[::-1]))
+    forwards, backwards = (
+        history_of([columns[:900], columns[900:]], 300) for columns in (everything, everything[::-1])
+    )
     assert 100 < len(forwards) == len(backwards) <= 300
     units = np.arange(1, 2001).astype(np.uint64)
     one, other = forwards.covariates(0, units), backwards.covariates(0, units)

@@ -114,7 +114,7 @@ def test_unfinished_requests_alarm_before_they_end_and_nothing_ships(action: str
         recorded.late, kind=np.full(count, LateKind.UNFINISHED, np.uint8), above_s=np.full(count, 600.0, np.float32)
     )
     replace(recorded, late=late).tell(analysis)
-    assert [it.detail["kind"] for it in analysis.tick(NOW) if it.kind == "alarm"] == ["guardrail"]
+    assert [entry.detail["kind"] for entry in analysis.tick(NOW) if entry.kind == "alarm"] == ["guardrail"]
     report = analysis.report(NOW)
     assert report.primary[0].verdict == "undecided", "those that hang may take longer than all others"
     assert report.guardrails[0].alarm
@@ -247,7 +247,7 @@ def test_users_that_are_lost_are_a_sample_ratio_alarm_and_nothing_counts() -> No
     assert report.sample_ratio.alarm
     assert report.sample_ratio.attribution
     assert report.decision == "invalid"
-    assert {it.verdict for it in (*report.primary, *report.secondary)} == {"invalid"}
+    assert {comparison.verdict for comparison in (*report.primary, *report.secondary)} == {"invalid"}
     assert [occurrence.kind for occurrence in occurrences] == ["alarm"]
 
 
@@ -432,7 +432,10 @@ def test_aa_labels_control_and_finds_nothing() -> None:
 def test_several_treatments_share_alpha_and_are_each_compared_with_control() -> None:
     world = World(users=3000, weights=(100, 0))
     _, report = run(world, mode="aa", treatments=["one", "two"], secondary=[])
-    assert [(it.treatment, it.alpha) for it in report.primary] == [("one", 0.025), ("two", 0.025)]
+    assert [(comparison.treatment, comparison.alpha) for comparison in report.primary] == [
+        ("one", 0.025),
+        ("two", 0.025),
+    ]
     assert [line.startswith(("one: ", "two: ")) for line in report.details] == [True, True, False]
     for comparison in report.primary:
         assert [value.arm for value in comparison.values] == ["blue", comparison.treatment]
@@ -519,7 +522,7 @@ def test_feedback_counts_when_its_window_is_over() -> None:
 def test_lost_rows_make_everything_invalid_while_they_are_too_many() -> None:
     analysis, _ = run(World(slower=1.3))
     analysis.set_lost({"green": 5000})
-    assert [it.detail["kind"] for it in analysis.tick(NOW)] == ["rows_lost"]
+    assert [entry.detail["kind"] for entry in analysis.tick(NOW)] == ["rows_lost"]
     assert analysis.report(NOW).decision == "invalid"
     analysis.set_lost({"green": 10})
     analysis.tick(NOW)
@@ -578,7 +581,7 @@ def test_a_turn_that_runs_out_of_time_leaves_the_other_looks_to_later_turns() ->
     world, declared = World(slower=1.3), config(secondary=[{"metric": "duration", "minimal_effect": 0.05}])
     analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneLookPerTurn())
     world.requests(8000).tell(analysis)
-    answer = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(5)]
+    answer = [[entry.detail["metric"] for entry in analysis.tick(NOW + second)] for second in range(5)]
     assert answer == [["ttft"], ["duration"], ["output_tokens"], [], []]
 
 
@@ -591,8 +594,8 @@ def test_quantiles_are_looked_at_once_a_minute() -> None:
         analysis.tick(NOW + second)
         looks.append(
             [
-                it.log_e_value
-                for it in (*analysis.report(NOW + second).primary, *analysis.report(NOW + second).secondary)
+                comparison.log_e_value
+                for comparison in (*analysis.report(NOW + second).primary, *analysis.report(NOW + second).secondary)
             ]
         )
     assert looks[0][0] != looks[1][0] != looks[2][0]
@@ -653,7 +656,7 @@ def test_a_verdict_in_aa_is_an_alarm_about_the_rig() -> None:
     label = Arms(NAME, declared.experiments[NAME], world.tables, START).place(recorded.rows).arm
     slower = (recorded.rows.ttft_s * np.where(label == 1, 1.4, 1.0)).astype(np.float32)
     replace(recorded, rows=replace(recorded.rows, ttft_s=slower)).tell(analysis)
-    assert [it.kind for it in analysis.tick(NOW)] == ["verdict", "alarm"]
+    assert [entry.kind for entry in analysis.tick(NOW)] == ["verdict", "alarm"]
     report = analysis.report(NOW)
     assert report.decision == "invalid"
     assert alarms(report) == {"aa"}

@@ -44,8 +44,8 @@ def test_exactly_the_requests_before_every_running_one_are_released_each_once(
 
     def of(kind: type[C], which: list[int]) -> tuple[C, ArmAssignment]:
         chosen = [requests[number] for number in which]
-        at, routers = [it[0] for it in chosen], [it[3] for it in chosen]
-        return columns(kind, which, at, routers), placed([it[2] for it in chosen])
+        at, routers = [row[0] for row in chosen], [row[3] for row in chosen]
+        return columns(kind, which, at, routers), placed([row[2] for row in chosen])
 
     tested.start(*of(StartColumns, numbers))
     ended = [number for number in numbers if requests[number][1]]

@@ -139,7 +139,9 @@ def test_totals_give_the_look_of_requests() -> None:
     here = (data.arm != 1) & (data.n[:, 0] > 0)
     cell = 2 * STRATA[data.stratum[here]] + (data.arm[here] == 2)
     n, x, d = (column[here, 0] for column in data[3:])
-    sums = [np.bincount(cell, it, 4).astype(np.float64).reshape(2, 2) for it in (n, x, d, x * x, x * d, d * d)]
+    sums = [
+        np.bincount(cell, weights, 4).astype(np.float64).reshape(2, 2) for weights in (n, x, d, x * x, x * d, d * d)
+    ]
     expected = look_of_requests(Moments(*sums), "ratio")
     found = look_of_requests(totals.moments(0, STRATA, 2), "ratio")
     assert expected is not None

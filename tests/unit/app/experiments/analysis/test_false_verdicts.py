@@ -43,5 +43,5 @@ def test_an_aa_analysis_redraws_recorded_units_though_they_differ_by_arm() -> No
         analysis = analysis_of(world, config(sticky=sticky, secondary=secondary))
         recorded.tell(analysis)
         found = analysis.false_verdicts()(20)
-        assert [(it.metric, it.units) for it in found] == [("ttft", 500), ("error", 500)]
-        assert max(it.sequences for it in found) <= 0.2
+        assert [(result.metric, result.units) for result in found] == [("ttft", 500), ("error", 500)]
+        assert max(result.sequences for result in found) <= 0.2

@@ -33,12 +33,12 @@ def pending(*fields: Fields, max_pending: int = 1000) -> PendingFeedback:
 
 def add(found: PendingFeedback, *fields: Fields) -> None:
     base: dict[str, Any] = {"at": 1000.0, "caller": ALICE}
-    rows = Recorder().rows(*(base | it for it in fields))
+    rows = Recorder().rows(*(base | values for values in fields))
     found.add_rows(rows, np.arange(len(rows), dtype=np.int32), (rows.assigned != 0).astype(np.int8))
 
 
 def values(found: PendingFeedback, now: float = RIPE, metric: str = "thumbs") -> list[float | None]:
-    return [None if math.isnan(it) else it for it in found.mature(now)[metric].value.tolist()]
+    return [None if math.isnan(value) else value for value in found.mature(now)[metric].value.tolist()]
 
 
 def test_an_exposure_counts_once_its_window_is_over_with_its_score_or_without() -> None:

@@ -162,7 +162,7 @@ def test_feedback_metrics_come_with_their_response_rate() -> None:
         secondary=[{"metric": "thumbs", "minimal_effect": 0.02}, {"metric": "stars", "minimal_effect": 0.2}],
     )
     measures = measures_of(declared.experiments["green-float32"])
-    assert [(it.key, it.kind, it.scale, it.better) for it in measures[1:]] == [
+    assert [(measure.key, measure.kind, measure.scale, measure.better) for measure in measures[1:]] == [
         ("thumbs", "proportion", "relative", "higher"),
         ("stars", "mean", "absolute", "lower"),
         ("thumbs.response_rate", "proportion", "relative", "neither"),
@@ -187,7 +187,7 @@ def test_the_answers_length_is_compared_wherever_something_may_ship(
     declared: dict[str, Any], compared: list[tuple[str, str, bool]]
 ) -> None:
     measures = measures_of(config(**declared).experiments["green-float32"])
-    assert [(it.key, it.better, it.guard) for it in measures[1:]] == compared
+    assert [(measure.key, measure.better, measure.guard) for measure in measures[1:]] == compared
 
 
 def test_a_quantile_has_its_own_key_and_its_share() -> None:

@@ -52,7 +52,7 @@ def test_an_effect_on_one_subgroup_is_named_with_its_interval(sticky: str | None
     analysis = analysis_of(sticky, world)
     told(analysis, world, 1.5, requests=1 if sticky is None else 3)
     by_name = {effect.name: effect for effect in effects(analysis)}
-    assert {name for name, it in by_name.items() if it.differs} == {LONG, SHORT}
+    assert {name for name, subgroup in by_name.items() if subgroup.differs} == {LONG, SHORT}
     long, short = by_name[LONG].effect, by_name[SHORT].effect
     assert long.lower is not None
     assert long.upper is not None
@@ -62,7 +62,9 @@ def test_an_effect_on_one_subgroup_is_named_with_its_interval(sticky: str | None
     assert short.upper is not None
     assert short.lower < 0 < short.upper
     assert by_name[LONG].difference.lower > 0 > by_name[SHORT].difference.upper  # type: ignore[operator]
-    assert {it.attribute for it in by_name.values()} == {"dialect", "prompt_bytes"}, "all answers are streams"
+    assert {subgroup.attribute for subgroup in by_name.values()} == {"dialect", "prompt_bytes"}, (
+        "all answers are streams"
+    )
 
 
 @pytest.mark.parametrize("sticky", ["user", None])
@@ -76,8 +78,8 @@ def test_an_effect_on_one_group_of_callers_is_named(sticky: str | None) -> None:
     at = START + np.sort(world.rng.random(1200)) * DAY_S / 2
     world.answered(at, user, green, ttft_s=ttft, group=group).tell(analysis)
     found = {effect.name: effect for effect in effects(analysis)}
-    assert {(it.attribute, name) for name, it in found.items()} == {
-        ("group", it) for it in ("none", "staff", "customers")
+    assert {(subgroup.attribute, name) for name, subgroup in found.items()} == {
+        ("group", group) for group in ("none", "staff", "customers")
     }
     assert found["staff"].differs
     assert found["staff"].difference.lower is not None

@@ -50,7 +50,7 @@ class StepCheckingControl(MemoryControl):
 
     async def replace(self, expected: Any, wanted: Any) -> None:
         await super().replace(expected, wanted)
-        before, after = (parse(it).endpoints["chat"].traffic["green"] for it in (expected, wanted))
+        before, after = (parse(config).endpoints["chat"].traffic["green"] for config in (expected, wanted))
         assert after == 0 or after == min(step for step in STEPS if step > before), (before, after)
 
 
@@ -176,24 +176,24 @@ class Crashes(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1))
     def ask_for_changes(self, number: int) -> None:
-        it = self._of(number)
-        if not it.changes and not it.outcomes:
-            it.changes = it.controller.changes()
+        host = self._of(number)
+        if not host.changes and not host.outcomes:
+            host.changes = host.controller.changes()
 
     @rule(number=st.integers(0, 1))
     def compare_and_set(self, number: int) -> None:
-        it = self._of(number)
-        for change in it.changes:
-            it.outcomes.append((change, run(carry_out(self.control, change, self.now))))
-        it.changes = []
+        host = self._of(number)
+        for change in host.changes:
+            host.outcomes.append((change, run(carry_out(self.control, change, self.now))))
+        host.changes = []
 
     @rule(number=st.integers(0, 1))
     def receive_the_outcome(self, number: int) -> None:
-        it = self._of(number)
-        for change, refusal in it.outcomes:
-            it.controller.changed(change, refusal)
-            it.read()
-        it.outcomes = []
+        host = self._of(number)
+        for change, refusal in host.outcomes:
+            host.controller.changed(change, refusal)
+            host.read()
+        host.outcomes = []
 
     @rule()
     def deliver(self) -> None:
@@ -238,8 +238,8 @@ class Crashes(RuleBasedStateMachine):
 
     @invariant()
     def only_an_alarm_stops(self) -> None:
-        for it in self.running:
-            assert self.evidence.alarmed_at is not None or not it.stops
+        for host in self.running:
+            assert self.evidence.alarmed_at is not None or not host.stops
 
     def teardown(self) -> None:
         with self.temporary:
@@ -248,23 +248,23 @@ class Crashes(RuleBasedStateMachine):
     def check_the_end_state(self) -> None:
         """Ends all failures and leaves one controller."""
         self.control.failure = None
-        for it in self.running[1:]:
-            it.changes, it.outcomes = [], []
+        for host in self.running[1:]:
+            host.changes, host.outcomes = [], []
         del self.running[1:]
-        (it,) = self.running
+        (host,) = self.running
         for _ in range(60):
             self.now += 20
-            it.controller.tick()
+            host.controller.tick()
             self.ask_for_changes(0)
             self.compare_and_set(0)
             self.receive_the_outcome(0)
-            while it.rounds:
-                it.write()
-                it.controller.tick()
+            while host.rounds:
+                host.write()
+                host.controller.tick()
             self.control.deliver()
-            it.read()
-        state = states_of(it.controller.entries())["trial"]
-        assert it.stops == []
+            host.read()
+        state = states_of(host.controller.entries())["trial"]
+        assert host.stops == []
         assert state.intent is None
         if self.evidence.alarmed_at is not None:
             assert (self.green, state.phase, state.cause) == (0, "paused", "alarm")

@@ -50,8 +50,8 @@ class Rig:
         failed = {"status": 502, "served": -1, "error": 1}
         sent = batch(
             self.number,
-            starts=[start(**it) for it in fields],
-            rows=[row(**it, **(failed if it["assigned"] else {})) for it in fields],
+            starts=[start(**values) for values in fields],
+            rows=[row(**values, **(failed if values["assigned"] else {})) for values in fields],
             plans=[Plan("chat", "0-aaaaaaaa", {"blue": 50, "green": 50})],
         )
         return decode_acknowledgement(await self.host.send(encode(sent))).stops

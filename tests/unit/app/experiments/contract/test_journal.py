@@ -20,8 +20,8 @@ def config(blue: int = 90, plan: dict[str, Any] | None = None, **endpoint: Any) 
 
 def journal(*configs: Config) -> list[JournalEntry]:
     entries: list[JournalEntry] = [JournalEntry(0.0, "controller_started")]
-    for number, it in enumerate(configs):
-        entries += new_plans(entries, it, 100.0 + number)
+    for number, config in enumerate(configs):
+        entries += new_plans(entries, config, 100.0 + number)
     return entries
 
 
@@ -90,7 +90,7 @@ def test_numbers_never_fall_and_differ_for_plans_that_differ(changes: list[tuple
         generation = 0 if is_file else generation + 1
         configs.append(config(weight, {"generation": generation}))
     found = history(journal(*configs), "chat")[::-1]
-    assert [it.generation for it in found] == sorted(it.generation for it in found)
+    assert [plan.generation for plan in found] == sorted(plan.generation for plan in found)
     for one, other in itertools.pairwise(found):
         assert one.plan != other.plan
         assert one.generation < other.generation or one.weights == other.weights
@@ -103,10 +103,10 @@ def pinning(blue: int, plan: dict[str, Any] | None = None, **fields: Any) -> Con
 def followed(*configs: tuple[float, Config]) -> list[tuple[int, float]]:
     """The earlier weights by the final journal: the blue share and its end time, the oldest first."""
     entries: list[JournalEntry] = []
-    for at, it in configs:
-        entries += new_plans(entries, it, at)
-    found = replaced(entries, it)
-    assert {(one.endpoint, one.plan) for one in found} <= {("chat", plan_of("chat", it.endpoints["chat"]).id)}
+    for at, config in configs:
+        entries += new_plans(entries, config, at)
+    found = replaced(entries, config)
+    assert {(one.endpoint, one.plan) for one in found} <= {("chat", plan_of("chat", config.endpoints["chat"]).id)}
     return [(one.weights["blue"], one.until) for one in found]
 
 
@@ -130,7 +130,7 @@ def test_every_change_restarts_the_time_of_all_weights_still_followed() -> None:
 
 def test_weights_that_the_plan_lists_itself_are_left_out() -> None:
     def plan(generation: int, *earlier: int) -> dict[str, Any]:
-        listed = [{"weights": {"blue": it, "green": 100 - it}, "until": 2e9} for it in earlier]
+        listed = [{"weights": {"blue": share, "green": 100 - share}, "until": 2e9} for share in earlier]
         return {"generation": generation, "since": 200.0 + generation, "earlier": listed}
 
     assert followed((100.0, pinning(90)), (201.0, pinning(80, plan(1, 90)))) == []
@@ -145,7 +145,7 @@ def test_withdrawn_deployments_are_sent_when_the_present_plan_lacks_them() -> No
     steps += new_plans(steps, rolled_back, 200.0)
     assert replaced(steps, rolled_back) == [], "the plan itself has it"
     steps += new_plans(steps, pinning(60), 210.0)
-    answer = {tuple(it.weights.values()): it.withdrawn for it in replaced(steps, pinning(60))}
+    answer = {tuple(plan.weights.values()): plan.withdrawn for plan in replaced(steps, pinning(60))}
     assert answer == {(50, 50): {"green": "blue"}, (100, 0): {}}
 
 

@@ -7,11 +7,17 @@ SECOND_STEP = AutomationStatus(state="running", revision=3, step=1, share=5, nex
 
 
 def values(name: str, acting: AutomationStatus | None = SECOND_STEP, /, **labels: str) -> list[float]:
-    return [it.value for it in series_of(SHIP, acting) if it.metric == name and labels.items() <= it.labels.items()]
+    return [
+        sample.value
+        for sample in series_of(SHIP, acting)
+        if sample.metric == name and labels.items() <= sample.labels.items()
+    ]
 
 
 def test_a_lift_has_three_bounds() -> None:
-    lift = [values("switchyard_experiment_lift", metric="ttft", bound=it) for it in ("estimate", "lower", "upper")]
+    lift = [
+        values("switchyard_experiment_lift", metric="ttft", bound=bound) for bound in ("estimate", "lower", "upper")
+    ]
     assert lift == [[-0.0769], [-0.134], [-0.0166]]
 
 
@@ -39,7 +45,7 @@ def test_metrics_of_evidence_have_their_former_names_too() -> None:
 
 
 def test_the_series_show_the_state_of_acting() -> None:
-    states = [values("switchyard_experiment_state", state=it) for it in ("running", "paused", "stopped")]
+    states = [values("switchyard_experiment_state", state=state) for state in ("running", "paused", "stopped")]
     assert states == [[1.0], [0.0], [0.0]]
     assert values("switchyard_experiment_step") == [2.0]
     assert values("switchyard_experiment_share") == [5.0]

@@ -150,15 +150,15 @@ def subgroups(draw: Any) -> SubgroupEffect:
 def test_no_report_says_what_its_own_interval_denies(report: Report) -> None:
     printed = text.text(document(report))
     assert contradictions(printed) == []
-    known = [it for it in report.primary if it.effect.estimate is not None]
+    known = [primary for primary in report.primary if primary.effect.estimate is not None]
     said = statements(printed)
     assert len(said) == len(known), "every known effect has its sentence"
-    for comparison, it in zip(known, said, strict=True):
+    for comparison, line in zip(known, said, strict=True):
         shown = 100 if comparison.scale == "relative" else 1
         for value, number in (
-            (comparison.effect.estimate, it.estimate),
-            (comparison.effect.lower, it.lower),
-            (comparison.effect.upper, it.upper),
+            (comparison.effect.estimate, line.estimate),
+            (comparison.effect.lower, line.lower),
+            (comparison.effect.upper, line.upper),
         ):
             if value is not None:
                 assert number == pytest.approx(shown * value, rel=0.051, abs=0.051)
@@ -168,10 +168,10 @@ def test_no_report_says_what_its_own_interval_denies(report: Report) -> None:
 @given(reports())
 def test_a_doubt_is_in_the_sentence_of_its_effect_and_takes_the_word_from_every_page(report: Report) -> None:
     printed = re.sub(r"\s+", " ", text.text(document(report)))
-    for it in report.primary:
-        if it.doubt and it.effect.estimate is not None:
-            assert it.doubt[1:] in printed
-            assert it.verdict not in WORDS
+    for primary in report.primary:
+        if primary.doubt and primary.effect.estimate is not None:
+            assert primary.doubt[1:] in printed
+            assert primary.verdict not in WORDS
     if all(comparison.doubt for comparison in report.primary):
         assert not re.search(r"\b(better|worse|equivalent|differs from)\b", printed.replace("non-inferior", ""))
 

@@ -127,7 +127,7 @@ def as_markdown(report: Report) -> str:
 
 
 def line(report: Report, start: str) -> str:
-    return next(it for it in as_text(report).splitlines() if it.startswith(start))
+    return next(line for line in as_text(report).splitlines() if line.startswith(start))
 
 
 def test_the_verdict_comes_first() -> None:
@@ -139,13 +139,13 @@ def test_the_verdict_comes_first() -> None:
 
 @pytest.mark.parametrize("report", [SHIP, INVALID])
 def test_text_fits_100_columns(report: Report) -> None:
-    assert max(len(it) for it in as_text(report).splitlines()) <= 100
+    assert max(len(line) for line in as_text(report).splitlines()) <= 100
 
 
 def test_long_names_of_deployments_do_not_break_the_tables() -> None:
     long = "a" * 63
     report = msgspec.json.decode(msgspec.json.encode(SHIP).replace(GREEN.encode(), long.encode()), type=Report)
-    assert max(len(it) for it in as_text(report).splitlines()) <= 100
+    assert max(len(line) for line in as_text(report).splitlines()) <= 100
 
 
 def test_absurd_numbers_do_not_break_the_tables() -> None:
@@ -156,7 +156,7 @@ def test_absurd_numbers_do_not_break_the_tables() -> None:
     report = msgspec.structs.replace(
         SHIP, primary=[wide], guardrails=[guarded], units=counts, requests=counts, forced=counts, rows_lost=counts
     )
-    assert max(len(it) for it in as_text(report).splitlines()) <= 100
+    assert max(len(line) for line in as_text(report).splitlines()) <= 100
 
 
 def test_a_metrics_row_has_both_values_the_change_its_interval_and_the_verdict() -> None:
@@ -254,7 +254,7 @@ def test_markdown_shows_names_as_they_are() -> None:
 def test_every_line_of_a_markdown_table_has_the_same_number_of_cells() -> None:
     for block in as_markdown(SHIP).split("\n\n"):
         if block.startswith("|"):
-            assert len({it.count(" | ") for it in block.splitlines()}) == 1
+            assert len({line.count(" | ") for line in block.splitlines()}) == 1
 
 
 def test_both_arms_are_in_the_order_control_treatment() -> None:

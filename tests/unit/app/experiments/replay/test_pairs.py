@@ -32,7 +32,7 @@ def test_pairs_show_a_difference_that_single_requests_do_not() -> None:
     assert pairs.est == pytest.approx(singles.est)
     assert pairs.se == pytest.approx(0.1 * np.sqrt(2 / PAIRS), rel=0.15)
     assert singles.se > 5 * pairs.se
-    interval, wide = (it.interval(effect=0.05, alpha=0.05) for it in (pairs, singles))
+    interval, wide = (estimate.interval(effect=0.05, alpha=0.05) for estimate in (pairs, singles))
     assert interval is not None
     assert interval.lower > 0
     assert wide is not None

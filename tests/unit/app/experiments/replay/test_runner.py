@@ -36,7 +36,7 @@ async def test_requests_go_out_at_their_times_divided_by_the_speed(ats: list[flo
     slots = asyncio.Semaphore(len(ats))
     sent = [time.now async for _ in due(requests(*ats), speed, slots, punctuality, clock=time, sleep=time.sleep)]
     expected = [100 + (at - ats[0]) / speed for at in ats]
-    assert all(abs(found - wanted) < 1e-6 for found, wanted in zip(sent, expected, strict=True))
+    assert all(abs(moment - wanted) < 1e-6 for moment, wanted in zip(sent, expected, strict=True))
     assert punctuality == Punctuality()
 
 
@@ -54,6 +54,6 @@ async def test_without_a_free_slot_a_request_waits_and_counts_as_late() -> None:
 def test_the_first_arm_is_drawn_by_the_weights() -> None:
     random, arms, weights = Random(1), ["blue", "green", "red"], [34, 33, 33]
     orders = [tuple(order(arms, weights, random)) for _ in range(6000)]
-    assert all(sorted(it) == sorted(arms) for it in orders)
+    assert all(sorted(names) == sorted(arms) for names in orders)
     assert all(850 < count < 1150 for count in Counter(orders).values())
     assert len(set(orders)) == 6

@@ -90,13 +90,13 @@ recordings_requests = st.builds(
 
 @given(recordings_requests)
 def test_every_recording_without_text_becomes_a_valid_request(recorded: RecordedRequest) -> None:
-    it = replayed(recorded)
-    assert it.is_synthetic
-    body = json.dumps(it.body).encode()
-    call = parsed(it.path, body)
+    request = replayed(recorded)
+    assert request.is_synthetic
+    body = json.dumps(request.body).encode()
+    call = parsed(request.path, body)
     assert (call.task, call.model) == (recorded.task, "chat")
     assert call.translation.stream == (recorded.stream and recorded.task not in ("embeddings", "rerank"))
-    assert replayed(recorded) == it, "it is the same every time"
+    assert replayed(recorded) == request, "it is the same every time"
 
 
 @given(st.integers(1, 5000))
@@ -148,10 +148,10 @@ def test_the_answer_gets_as_many_tokens_as_it_had() -> None:
 
 def test_a_recorded_body_is_sent_as_it_is() -> None:
     body = {"model": "blue", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.3}
-    it = replayed(request_requests(body=body))
-    assert not it.is_synthetic
-    assert it.path == "/v1/chat/completions"
-    assert it.body == {**body, "model": "chat", "stream": True, "stream_options": {"include_usage": True}}
+    request = replayed(request_requests(body=body))
+    assert not request.is_synthetic
+    assert request.path == "/v1/chat/completions"
+    assert request.body == {**body, "model": "chat", "stream": True, "stream_options": {"include_usage": True}}
 
 
 @pytest.mark.parametrize(
@@ -174,21 +174,23 @@ def test_a_replayed_request_equals_the_recorded_one(path: str, body: dict[str, A
     call = parsed(path, json.dumps({"model": "chat", **body}).encode())
     stream = call.translation.stream
     recorded = request_requests(call.task, body=anonymous(call.body), stream=stream)
-    it = replayed(recorded)
-    again = parsed(it.path, json.dumps(it.body).encode())
-    assert (it.path, again.task, again.translation.stream) == (path, call.task, stream)
+    request = replayed(recorded)
+    again = parsed(request.path, json.dumps(request.body).encode())
+    assert (request.path, again.task, again.translation.stream) == (path, call.task, stream)
     assert {**anonymous(again.body), "stream": stream} == {**anonymous(call.body), "stream": stream}
 
 
 def test_fields_that_only_vllm_takes_are_removed_from_a_recorded_body() -> None:
-    it = replayed(request_requests("completions", body={"prompt": "hi", "seeds": [1], "suffix": None}, stream=False))
-    assert it.body == {"prompt": "hi", "model": "chat", "stream": False}
+    request = replayed(
+        request_requests("completions", body={"prompt": "hi", "seeds": [1], "suffix": None}, stream=False)
+    )
+    assert request.body == {"prompt": "hi", "model": "chat", "stream": False}
 
 
 def test_anthropics_bodies_go_to_anthropics_api() -> None:
     body = {"model": "x", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "system": "Be brief."}
-    it = replayed(request_requests(dialect="anthropic", body=body))
-    assert (it.path, it.body) == ("/v1/messages", {**body, "model": "chat", "stream": True})
+    request = replayed(request_requests(dialect="anthropic", body=body))
+    assert (request.path, request.body) == ("/v1/messages", {**body, "model": "chat", "stream": True})
     assert replayed(request_requests(dialect="anthropic", prompt_tokens=5)).path == "/v1/chat/completions"
 
 
@@ -214,7 +216,10 @@ def test_a_line_has_the_time_since_the_first_and_the_lengths() -> None:
             request_requests(at=1002.0, prompt_tokens=10, completion_tokens=8, parameters={"n": 2}),
         ]
     )
-    assert [(it["timestamp"], it["input_length"], it["output_length"]) for it in found] == [(0, 40, 7), (1.5, 10, 4)]
+    assert [(line["timestamp"], line["input_length"], line["output_length"]) for line in found] == [
+        (0, 40, 7),
+        (1.5, 10, 4),
+    ]
     assert estimates.notes() == []
     assert "prompt" not in found[0]
 
@@ -224,7 +229,7 @@ def test_missing_token_counts_are_estimated_and_reported() -> None:
     found, estimates = lines(
         [*known, request_requests(prompt_bytes=400), request_requests(parameters={"max_tokens": 12})]
     )
-    assert [(it["input_length"], it["output_length"]) for it in found[3:]] == [(100, 20), (125, 12)]
+    assert [(line["input_length"], line["output_length"]) for line in found[3:]] == [(100, 20), (125, 12)]
     assert (estimates.prompts, estimates.answers) == (2, 2)
     assert len(estimates.notes()) == 2
 
@@ -264,7 +269,7 @@ def test_prompts_share_blocks_within_a_unit_only() -> None:
             request_requests(unit="b", prompt_tokens=40),
         ]
     )
-    first, longer, other = (it["hash_ids"] for it in found)
+    first, longer, other = (line["hash_ids"] for line in found)
     assert first[:2] == longer[:2]
     assert first[2] != longer[2], "that block is not full"
     assert not set(other) & {*first, *longer}
@@ -282,11 +287,11 @@ def test_recorded_texts_are_in_the_trace() -> None:
         request_requests("completions", at=3, body={"prompt": "once"}),
     ]
     found, _ = lines(requests)
-    assert [it["prompt"] for it in found] == ["Be brief.\n\nhi", "once"]
-    assert [(it["relative_timestamp"], it["prompt_tokens_count"]) for it in found] == [(0, 9), (2, 125)]
-    assert all(it["output_tokens_count"] == it["output_length"] for it in found)
+    assert [line["prompt"] for line in found] == ["Be brief.\n\nhi", "once"]
+    assert [(line["relative_timestamp"], line["prompt_tokens_count"]) for line in found] == [(0, 9), (2, 125)]
+    assert all(line["output_tokens_count"] == line["output_length"] for line in found)
     found, _ = lines(requests, "vllm-bench")
-    assert [it["prompt"] for it in found] == ["Be brief.\n\nhi", "once"]
+    assert [line["prompt"] for line in found] == ["Be brief.\n\nhi", "once"]
 
 
 def test_without_texts_vllms_custom_data_set_gets_made_up_ones() -> None:
@@ -326,8 +331,8 @@ def test_an_experiments_metrics_are_taken_and_its_actions_are_not() -> None:
     assert (section.secondary, section.feedback) == ((), {})
     assert (section.alpha, section.strata, section.mode, section.ramp) == (0.01, ("stream",), "ab", None)
     assert (section.endpoint, section.arms) == ("chat", ("blue", "green", "red"))
-    for it in (section, section_of(ARMS, [request_requests()], None)):
-        assert {guardrail.action for guardrail in it.guardrails} == {"alert"}
+    for made in (section, section_of(ARMS, [request_requests()], None)):
+        assert {guardrail.action for guardrail in made.guardrails} == {"alert"}
 
 
 def test_an_experiment_that_only_users_judge_cannot_be_replayed() -> None:

@@ -413,13 +413,21 @@ def test_an_adjusted_look_has_the_error_that_it_says_and_a_smaller_one() -> None
         differences.append(known.values[known.arm == 1, 0].mean() - known.values[known.arm == 0, 0].mean())
     unlucky = np.abs(differences) > np.quantile(np.abs(differences), 0.8)
     for which, rel in ((np.ones(600, bool), 0.15), (unlucky, 0.3)):
-        mine = [it for it, is_in in zip(looks, which, strict=True) if is_in and it is not None]
-        assert np.mean([it.est**2 for it in mine]) == pytest.approx(np.mean([it.se**2 for it in mine]), rel=rel)
+        mine = [estimate for estimate, is_in in zip(looks, which, strict=True) if is_in and estimate is not None]
+        assert np.mean([estimate.est**2 for estimate in mine]) == pytest.approx(
+            np.mean([estimate.se**2 for estimate in mine]), rel=rel
+        )
     plain = [estimate.unadjusted for estimate in looks if estimate is not None]
-    assert all(it is not None for it in plain)
-    ratio = np.mean([(it.se / other.se) ** 2 for it, other in zip(looks, plain, strict=True) if it and other])
+    assert all(estimate is not None for estimate in plain)
+    ratio = np.mean(
+        [(estimate.se / other.se) ** 2 for estimate, other in zip(looks, plain, strict=True) if estimate and other]
+    )
     assert ratio < 0.4
-    far = [it.est**2 / it.se**2 for it, is_in in zip(plain, unlucky, strict=True) if is_in and it is not None]
+    far = [
+        estimate.est**2 / estimate.se**2
+        for estimate, is_in in zip(plain, unlucky, strict=True)
+        if is_in and estimate is not None
+    ]
     assert np.mean(far) > 1.7
 
 

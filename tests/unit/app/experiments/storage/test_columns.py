@@ -46,7 +46,7 @@ def test_every_field_of_a_record_is_a_column() -> None:
 
 def test_a_decoded_batch_has_the_recorded_columns() -> None:
     sent = batch(rows=[row(seq, unit=2**64 - seq) for seq in range(1, 50)])
-    direct, decoded = (from_batch(it, Tables()).rows for it in (sent, decode_batch(encode(sent))))
+    direct, decoded = (from_batch(batch, Tables()).rows for batch in (sent, decode_batch(encode(sent))))
     assert all(np.array_equal(getattr(direct, n), getattr(decoded, n), equal_nan=True) for n in ("unit", "max_tokens"))
 
 

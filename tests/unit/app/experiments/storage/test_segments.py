@@ -166,11 +166,11 @@ def test_only_hours_that_are_over_are_merged_and_not_too_much_at_once() -> None:
         return Segment("1970-01-01", f"w-{hour}-{number}"), made
 
     footers = dict([small(1, 1), small(2, 1), small(2, 2), small(3, 1), small(3, 2)])
-    assert [it.name for it in directory.due_for_merging(footers, now=3.5 * 3600)] == ["w-2-1", "w-2-2"]
+    assert [segment.name for segment in directory.due_for_merging(footers, now=3.5 * 3600)] == ["w-2-1", "w-2-2"]
     assert directory.due_for_merging(dict([small(1, 1), small(2, 1)]), now=9 * 3600) == []
     large = [small(1, number, records=300_000) for number in (1, 2)]
     assert directory.due_for_merging(dict(large), now=9 * 3600) == []
-    assert [it.name for it in directory.due_for_merging(dict([*large, small(1, 3)]), now=9 * 3600)] == [
+    assert [segment.name for segment in directory.due_for_merging(dict([*large, small(1, 3)]), now=9 * 3600)] == [
         "w-1-1",
         "w-1-3",
     ]

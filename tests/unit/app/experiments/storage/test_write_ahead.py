@@ -35,8 +35,8 @@ def numbered(number: int, router: str = "one", rows: int = 2) -> Batch:
 
 def write(ahead: WriteAhead, *batches: Batch) -> None:
     async def add() -> None:
-        for it in batches:
-            await ahead.add(encode(it), ARRIVED)
+        for sealed in batches:
+            await ahead.add(encode(sealed), ARRIVED)
 
     asyncio.run(add())
 
@@ -65,7 +65,7 @@ def test_a_process_finds_what_killed_ones_left_and_nothing_of_a_living_one(tmp_p
     living = WriteAhead(tmp_path)
     write(living, numbered(1, "three"))
     write(ahead, numbered(1, "four"))
-    assert {(it.router, it.number, len(it.rows)) for it, _ in ahead.left()} == {
+    assert {(batch.router, batch.number, len(batch.rows)) for batch, _ in ahead.left()} == {
         ("one", 1, 2),
         ("one", 2, 2),
         ("two", 1, 2),
@@ -84,14 +84,14 @@ def test_a_lock_ends_with_its_process_however_it_ends(tmp_path: Path, ahead: Wri
     )
     process = subprocess.run([sys.executable, "-c", code, str(tmp_path), encode(numbered(3)).hex()], timeout=60)
     assert process.returncode == -9
-    assert [(it.number, arrived) for it, arrived in ahead.left()] == [(3, 5.5)]
+    assert [(batch.number, arrived) for batch, arrived in ahead.left()] == [(3, 5.5)]
 
 
 def test_a_batch_that_an_earlier_version_left_has_no_time(tmp_path: Path, ahead: WriteAhead) -> None:
     data = encode(numbered(3))
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1-a-000001.batches").write_bytes(struct.pack(">II", len(data), zlib.crc32(data)) + data)
-    assert [(it.number, arrived) for it, arrived in ahead.left()] == [(3, None)]
+    assert [(batch.number, arrived) for batch, arrived in ahead.left()] == [(3, None)]
 
 
 def test_a_file_goes_once_all_of_its_batches_are_stored(tmp_path: Path, ahead: WriteAhead) -> None:
@@ -208,7 +208,9 @@ def test_the_next_controller_counts_and_stores_each_batch_once(tmp_path: Path) -
     second.tick()
     wait_until(lambda: not files(tmp_path / "ledger"))
     store = LocalStore(tmp_path / "ledger")
-    found = [it.rows for segment in segments.committed(store) for it in segments.read(store, segment, Tables())[1:2]]
+    found = [
+        tables.rows for segment in segments.committed(store) for tables in segments.read(store, segment, Tables())[1:2]
+    ]
     assert sorted(seq for rows in found for seq in rows.seq.tolist()) == [10, 11, 20, 21, 30, 31]
 
 
@@ -227,5 +229,5 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     write(ahead, numbered(4))
     ahead.close()
     again = WriteAhead(tmp_path)
-    assert [it.number for it, _ in again.left()] == [1, 2, 3, 4]
+    assert [batch.number for batch, _ in again.left()] == [1, 2, 3, 4]
     again.close()

@@ -72,4 +72,4 @@ async def test_a_failure_is_not_kept(names: Names) -> None:
 
 async def test_addresses_are_resolved_to_themselves() -> None:
     known = await Addresses().of("127.0.0.1", 80)
-    assert [it[4] for it in known] == [("127.0.0.1", 80)]
+    assert [address[4] for address in known] == [("127.0.0.1", 80)]
