@@ -15,7 +15,7 @@ from typing import Any
 from app.access.keys import create
 from app.internal_api import INTERNAL_KEY_HEADER, ROUTER
 from app.internal_keys import Purpose, derived
-from deployments.cli.operators import internal_keys
+from deployments.cli.keys import internal_keys
 from deployments.kubernetes.manifests import Manifest
 from tests.support.cluster import manifest
 from tests.support.cluster.clients import Client
