@@ -27,7 +27,14 @@ def group_of(resource: str) -> str:
 DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 """The time in which a node that gets SIGTERM lets its replicas finish. Ray's own 30 s cut streams."""
 
-WORKER_DRAIN_S = int(draining.GRACE_S)
+SUCCESSOR_S = 540
+"""The time in which another replica should run elsewhere. Serve stops a replica on such a node once the rest of the
+drain is no longer than its `graceful_shutdown_timeout_s`, or when its successor runs: without a longer drain at once,
+and a deployment with one replica would serve nobody until then. It is shorter than the head's drain: in a cluster that
+is deleted, where nothing can start, Serve still tells replicas to stop.
+"""
+
+WORKER_DRAIN_S = int(draining.GRACE_S) + SUCCESSOR_S
 HEAD_DRAIN_S = 600
 """The head's own processes are never idle, so it always takes this long. Raylets survive that long without it."""
 

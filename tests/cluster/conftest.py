@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.cluster import memory, network
+from deployments.draining import GRACE_S
+from deployments.kubernetes.environment import DRAIN
+from tests.support.cluster import manifest, memory, network
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab, lab
 from tests.support.kubernetes.overlays import rendered
@@ -21,6 +23,7 @@ ENGINES, ROUTERS = "engines", "cpu"
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
 QUICK = {"upscale_delay_s": 2, "downscale_delay_s": 6, "look_back_period_s": 4, "metrics_interval_s": 1}
 IDLE_S = 10
+SUCCESSOR_S = 180
 
 REASON = network.obstacle() or memory.obstacle()
 
@@ -93,8 +96,13 @@ def paced(application: dict[str, Any], **autoscaling: Any) -> dict[str, Any]:
 
 
 def on_few_nodes(raycluster: dict[str, Any]) -> None:
-    """The lab's change of the RayCluster: empty nodes are removed early."""
+    """The lab's changes of the RayCluster: empty nodes are removed early, and replicas on a node that is drained wait
+    for their successors for a shorter time."""
     raycluster["spec"]["autoscalerOptions"]["idleTimeoutSeconds"] = 15
+    for group in raycluster["spec"]["workerGroupSpecs"]:
+        environment = manifest.ray_container(group)["env"]
+        drain = next(entry for entry in environment if entry["name"] == DRAIN)
+        drain["value"] = str(int(GRACE_S) + SUCCESSOR_S)
 
 
 @pytest.fixture(scope="session")

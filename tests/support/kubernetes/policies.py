@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from deployments.draining import GRACE_S
 from deployments.kubernetes import environment
 from deployments.kubernetes.demands import quantity
 from deployments.kubernetes.environment import MODELS
@@ -69,7 +70,7 @@ def _objects(pod: Pod) -> float:
 
 
 def drains(manifests: list[Manifest]) -> Iterator[str]:
-    """A stopped pod lets streams of an hour finish."""
+    """A stopped pod waits for its replicas' successors, and lets streams of an hour finish."""
     for pod in ray_pods(manifests):
         seconds = environment.HEAD_DRAIN_S if pod.where == "head" else environment.WORKER_DRAIN_S
         if pod.environment.get(environment.DRAIN) != str(seconds):
@@ -79,7 +80,7 @@ def drains(manifests: list[Manifest]) -> Iterator[str]:
         if "preStop" in pod.main.get("lifecycle", {}):
             yield f"{pod.where}: a preStop hook, before which nothing drains"
     spec = ray_service(manifests)["spec"]
-    if spec.get("rayClusterDeletionDelaySeconds", 60) < environment.WORKER_DRAIN_S:
+    if spec.get("rayClusterDeletionDelaySeconds", 60) < GRACE_S:
         yield "RayService: the old cluster is deleted before its streams have ended"
     if "type" not in spec.get("upgradeStrategy", {}):
         yield "RayService: no upgradeStrategy"
@@ -315,7 +316,7 @@ def _cuts_streams(timeout: str | None) -> bool:
     if found is None:
         return True
     seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
-    return 0 < seconds < environment.WORKER_DRAIN_S
+    return 0 < seconds < GRACE_S
 
 
 def spread_routers(manifests: list[Manifest]) -> Iterator[str]:

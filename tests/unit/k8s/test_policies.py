@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from deployments.draining import GRACE_S
 from deployments.kubernetes import environment
 from deployments.kubernetes.manifests import Manifest
 from tests.support.kubernetes import policies
@@ -15,6 +16,12 @@ from tests.support.kubernetes.room import room_to_drain
 @pytest.mark.parametrize("policy", policies.POLICIES, ids=lambda policy: policy.__name__)
 def test_every_overlay_keeps_every_policy(overlay: str, policy: policies.Policy) -> None:
     assert list(policy(rendered(overlay))) == []
+
+
+def test_replicas_on_a_drained_node_have_time_for_their_successors() -> None:
+    """Serve stops them once the rest of the drain is no longer than they may take to stop."""
+    assert environment.WORKER_DRAIN_S - GRACE_S >= 300
+    assert environment.WORKER_DRAIN_S - GRACE_S < environment.HEAD_DRAIN_S, "in a cluster that is deleted"
 
 
 def head(service: Manifest) -> Any:
@@ -65,7 +72,7 @@ PLANTED: list[tuple[policies.Policy, Change, str]] = [
         lambda manifest: head(manifest)["containers"][0]["resources"]["requests"].update(cpu="1"),
         "last",
     ),
-    (policies.drains, lambda manifest: variable(manifest, environment.DRAIN).update(value="30"), "is 30, not 3600"),
+    (policies.drains, lambda manifest: variable(manifest, environment.DRAIN).update(value="30"), "is 30, not 4140"),
     (
         policies.drains,
         lambda manifest: head(manifest).update(terminationGracePeriodSeconds=600),
