@@ -33,7 +33,9 @@ def addresses(made: Lab, cluster: Cluster) -> set[str]:
 def serves_its_own_callers_alone(made: Lab, cluster: Cluster, other: Lab) -> None:
     outcomes = cluster.client.ask_all([Ask(streamed=False)] * 20)
     assert lost(outcomes) == []
-    assert {it.served_by.partition(":")[0] for it in outcomes} <= {pod.name for pod in cluster.kuberay.of(ENGINES)}
+    assert {outcome.served_by.partition(":")[0] for outcome in outcomes} <= {
+        pod.name for pod in cluster.kuberay.of(ENGINES)
+    }
     assert Client(cluster.kuberay.endpoints, other.key).ask(Ask(streamed=False)).status == 401
     assert cluster.opens(made.internal_key, BLUE)
     assert not cluster.opens(other.internal_key, BLUE)

@@ -20,9 +20,9 @@ def answer(address: str, path: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection(address, INGRESS, timeout=20)
     connection.request("GET", path)
     response = connection.getresponse()
-    found = response.status, response.read().decode()
+    answered = response.status, response.read().decode()
     connection.close()
-    return found
+    return answered
 
 
 @pytest.fixture

@@ -121,11 +121,11 @@ def test_every_dialects_chat_reaches_the_adapters(client: httpx.Client) -> None:
 
 
 def test_beam_search_uses_the_adapter(client: httpx.Client) -> None:
-    found = {}
+    searched = {}
     for name in DEPLOYMENTS:
         body = {"model": f"chat:{name}", "prompt": PROMPT, "max_tokens": 4, "num_beams": 2}
-        found[name] = post(client, "/dedicated/v1/completions", body)["choices"][0]["text"]
-    assert len(set(found.values())) == len(DEPLOYMENTS)
+        searched[name] = post(client, "/dedicated/v1/completions", body)["choices"][0]["text"]
+    assert len(set(searched.values())) == len(DEPLOYMENTS)
 
 
 def test_an_adapter_that_the_engine_lacks_is_the_deployments_fault(

@@ -102,9 +102,9 @@ def test_hugging_faces_client_gets_every_class_with_its_name(classifier: tuple[C
     model, url = classifier
     client = InferenceClient(model=f"{url}/tgi/mood", provider="hf-inference")
     expected = sorted(zip(model.scores(TEXTS[0]), LABELS, strict=True), reverse=True)
-    found = client.text_classification(TEXTS[0])
-    assert [item.label for item in found] == [label for _, label in expected]
-    assert [item.score for item in found] == pytest.approx([score for score, _ in expected], abs=1e-4)
+    scores = client.text_classification(TEXTS[0])
+    assert [item.label for item in scores] == [label for _, label in expected]
+    assert [item.score for item in scores] == pytest.approx([score for score, _ in expected], abs=1e-4)
     (best,) = client.text_classification(TEXTS[0], top_k=1)
     assert best.label == expected[0][1]
 

@@ -142,7 +142,7 @@ def test_no_small_mistake_is_refused_without_a_field(
             if not error.param and " field" not in error.message:  # Databricks' words
                 unnamed.append((wrong, error.message))
             continue
-        found = refused(form, engine_body)
-        if found is not None and not (found.param or field_named_in(found.message, engine_body)):
-            unnamed.append((wrong, found.message))
+        refusal = refused(form, engine_body)
+        if refusal is not None and not (refusal.param or field_named_in(refusal.message, engine_body)):
+            unnamed.append((wrong, refusal.message))
     assert unnamed == []

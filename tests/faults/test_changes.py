@@ -72,14 +72,14 @@ LONG = [lane for lane in lanes(tokens=1000) if lane.streamed and lane.name in ("
 
 def statuses(connections: Sequence[HTTPConnection]) -> list[int]:
     """The status of a small request on each connection. Raises if the server has closed one without saying so."""
-    found = []
+    seen_statuses = []
     for connection in connections:
         connection.request("GET", "/health")
         response = connection.getresponse()
         response.read()
         connection.auto_open = int(response.will_close)
-        found.append(response.status)
-    return found
+        seen_statuses.append(response.status)
+    return seen_statuses
 
 
 @pytest.mark.parametrize("application", [ROUTER, ENGINE])

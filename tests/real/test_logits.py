@@ -94,9 +94,9 @@ def ngrams(text: list[int], n: int) -> list[tuple[int, ...]]:
 def test_the_watermark_is_found_in_marked_text_only(texts: Texts, vocabulary_size: int) -> None:
     from deployments.engine.logits.processors import detect  # imports torch: only here
 
-    found = [detect(output, vocabulary_size).z for _, output in texts.marked]
+    scores = [detect(output, vocabulary_size).z for _, output in texts.marked]
     not_found = [detect(output, vocabulary_size).z for _, output in texts.unmarked]
-    assert min(found) > 4, found
+    assert min(scores) > 4, scores
     assert max(not_found) < 4, not_found
 
 

@@ -140,9 +140,9 @@ def test_a_json_schema_is_kept_to(application: Application) -> None:
         **{**GREEDY, **STRUCTURED, "model": "smollm2-blue"},
         response_format={"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}},
     )
-    found = json.loads(answer.choices[0].message.content)
-    assert found["city"] in ("Paris", "Rome")
-    assert 0 <= found["people"] <= 99
+    document = json.loads(answer.choices[0].message.content)
+    assert document["city"] in ("Paris", "Rome")
+    assert 0 <= document["people"] <= 99
 
 
 MUTUAL = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}

@@ -77,8 +77,8 @@ def false_positive_table(executor: Executor, count: int) -> Iterator[str]:
     yield f"Harder worlds, {count} runs each.\n"
     rows = []
     for hard in false_positives.HARDER:
-        found = false_positives.rates(executor, hard.row, count, hard.looks)
-        rows.append([hard.row.name, f"{found.cs:.3f} ({hard.design})", found.cs_single, found.peeked, found.fixed])
+        rates = false_positives.rates(executor, hard.row, count, hard.looks)
+        rows.append([hard.row.name, f"{rates.cs:.3f} ({hard.design})", rates.cs_single, rates.peeked, rates.fixed])
     yield table(["world", "CS", "CS ignoring users", "peeked, clustered", "fixed"], rows, "{:.3f}")
 
 
@@ -104,18 +104,18 @@ def verdict_table(executor: Executor, count: int) -> Iterator[str]:
     columns = ["metric, true effect", "CS", "power", "fixed", "ratio", "peeked finds at", "missed", "wrong sign"]
     rows: list[list[Cell]] = []
     for row in verdicts.ROWS:
-        found = verdicts.verdicts(executor, row, count)
+        result = verdicts.verdicts(executor, row, count)
         requests, power, fixed, peeked = row.design
         rows.append(
             [
                 row.name,
-                (found.requests, requests),
-                (found.power, power),
-                (found.fixed, fixed),
-                (found.ratio, requests / fixed),
-                (found.peeked, peeked),
-                found.missed,
-                found.wrong_sign,
+                (result.requests, requests),
+                (result.power, power),
+                (result.fixed, fixed),
+                (result.ratio, requests / fixed),
+                (result.peeked, peeked),
+                result.missed,
+                result.wrong_sign,
             ]
         )
     yield table(columns, rows, "{:,.0f}", {2: "{:.2f}", 4: "{:.2f}", 6: "{:.3f}", 7: "{:.3f}"})
@@ -231,9 +231,9 @@ def delay_table(executor: Executor, count: int) -> Iterator[str]:
     )
     rows: list[list[Cell]] = []
     for ill in delays.ILL:
-        found = delays.delays(executor, ill, count)
-        median: Cell = found.median if ill.design is None else (found.median, ill.design)
-        rows.append([ill.name, f"{found.stopped:.0%}", median, found.ninth_tenth, f"{found.share:.0f} %"])
+        delayed = delays.delays(executor, ill, count)
+        median: Cell = delayed.median if ill.design is None else (delayed.median, ill.design)
+        rows.append([ill.name, f"{delayed.stopped:.0%}", median, delayed.ninth_tenth, f"{delayed.share:.0f} %"])
     columns = ["the treatment", "stopped", "its requests until then, median", "in nine of ten ramps, at most", "at"]
     yield table(columns, rows, "{:,.0f}")
 
@@ -246,8 +246,8 @@ def shadow_table(executor: Executor, count: int) -> Iterator[str]:
     )
     rows: list[list[Cell]] = []
     for row in (*shadows.ROWS, shadows.LATER):
-        found = shadows.rates(executor, row, count)
-        rows.append([row.name, found.cs, found.cs_single, found.peeked, found.missed])
+        rates = shadows.rates(executor, row, count)
+        rows.append([row.name, rates.cs, rates.cs_single, rates.peeked, rates.missed])
     yield table(["world", "CS", "CS ignoring users", "peeked", "missed"], rows, "{:.3f}")
     rate = shadows.discordant_rate(executor, 5 * count)
     yield f"Equally frequent events, compared in pairs, were reported as different in {rate:.3f} of {5 * count} runs.\n"
@@ -290,9 +290,9 @@ def drift_table(executor: Executor, count: int) -> Iterator[str]:
     )
     rows: list[list[Cell]] = []
     for world in reports.DRIFTS:
-        found = reports.drifts(executor, world, count)
-        day = f"{found.flipped:.2f}" if found.flipped < math.inf else "-"
-        rows.append([world.name, found.false, found.first_is_false, found.alarmed, day])
+        drifts = reports.drifts(executor, world, count)
+        day = f"{drifts.flipped:.2f}" if drifts.flipped < math.inf else "-"
+        rows.append([world.name, drifts.false, drifts.first_is_false, drifts.alarmed, day])
     yield table(["the treatment", "false", "kept", "alarms", "day"], rows, "{:.3f}")
 
 
@@ -349,8 +349,8 @@ def hanging_table(executor: Executor, count: int) -> Iterator[str]:
     )
     rows: list[list[Cell]] = []
     for world in delays.HANGING:
-        found = delays.delays(executor, world, count)
-        rows.append([world.name, f"{found.stopped:.0%}", found.seconds, found.median])
+        delayed = delays.delays(executor, world, count)
+        rows.append([world.name, f"{delayed.stopped:.0%}", delayed.seconds, delayed.median])
     yield table(["the treatment's requests that hang", "stopped", "seconds", "its requests"], rows, "{:,.0f}")
 
 
@@ -367,11 +367,11 @@ def flap_table(executor: Executor, count: int) -> Iterator[str]:
 
 
 def audit_table(executor: Executor, count: int) -> Iterator[str]:
-    found = audits.audits(executor, count)
+    audited = audits.audits(executor, count)
     yield (
         f"## Reports of the past\n\n{count} histories of a controller, with redeploys, restarts, decisions, late and "
-        f"lost records. Of {found.shown} reports that were read meanwhile, the report of their time from ledger and "
-        f"journal alone says something else in {found.other}.\n"
+        f"lost records. Of {audited.shown} reports that were read meanwhile, the report of their time from ledger and "
+        f"journal alone says something else in {audited.other}.\n"
     )
 
 

@@ -79,16 +79,16 @@ def late_alarms(rates: Rates, healthy: int, r0: float, rng: np.random.Generator)
     whole, detector = EventEvidence(), Detector()
     whole.add(past, p0)
     detector.add(past, p0)
-    found = [math.inf, math.inf]
+    alarmed_at = [math.inf, math.inf]
     before, taken, batch = 0.0, 0, 128
-    while math.inf in found and taken < LONGEST:
+    while math.inf in alarmed_at and taken < LONGEST:
         ours, _, treated = events(rates, batch, rng)
         alarms = whole.add(ours, p0) >= THRESHOLD, detector.add(ours, p0) >= THRESHOLD
         for place, reached in enumerate(alarms):
-            if found[place] == math.inf and reached.any():
-                found[place] = before + float(treated[reached.argmax()])
+            if alarmed_at[place] == math.inf and reached.any():
+                alarmed_at[place] = before + float(treated[reached.argmax()])
         before, taken, batch = before + float(treated[-1]), taken + batch, 2 * batch
-    return found[0], found[1]
+    return alarmed_at[0], alarmed_at[1]
 
 
 WEIGHTS = (0.01, 0.05, 0.25, 0.5)
@@ -146,6 +146,6 @@ def _late_part(rates: Rates, healthy: int, seeds: range) -> list[tuple[float, fl
 
 def median_late(executor: Executor, rates: Rates, healthy: int, count: int) -> tuple[float, float]:
     """The treatment's requests until the whole run's alarm, and until the detector's."""
-    found = [pair for part in spread(executor, partial(_late_part, rates, healthy), count) for pair in part]
-    whole, detector = np.median(found, axis=0)
+    pairs = [pair for part in spread(executor, partial(_late_part, rates, healthy), count) for pair in part]
+    whole, detector = np.median(pairs, axis=0)
     return float(whole), float(detector)

@@ -56,5 +56,5 @@ def _part(seeds: range) -> list[Audited]:
 
 def audits(executor: Executor, count: int) -> Audited:
     """Of `count` histories together."""
-    found = [result for part in spread(executor, _part, count) for result in part]
-    return Audited(sum(result.shown for result in found), sum(result.other for result in found))
+    results = [result for part in spread(executor, _part, count) for result in part]
+    return Audited(sum(result.shown for result in results), sum(result.other for result in results))

@@ -333,12 +333,12 @@ class Delays:
 
 def delays(executor: Executor, world: Ill | Hanging, count: int) -> Delays:
     """Of `count` runs."""
-    found = [result for part in spread(executor, partial(_part, world), count) for result in part]
-    treated = [result.treated for result in found]
+    results = [result for part in spread(executor, partial(_part, world), count) for result in part]
+    treated = [result.treated for result in results]
     return Delays(
         stopped=float(np.isfinite(treated).mean()),
         median=float(np.median(treated)),
         ninth_tenth=float(np.quantile(treated, 0.9, method="higher")),
-        share=float(np.median([result.share for result in found])),
-        seconds=float(np.median([result.seconds for result in found])),
+        share=float(np.median([result.share for result in results])),
+        seconds=float(np.median([result.seconds for result in results])),
     )

@@ -133,7 +133,7 @@ def _part(loop: Loop, seeds: range) -> list[Flaps]:
 def flaps(executor: Executor, loop: Loop, count: int) -> tuple[float, float]:
     """Of `count` runs: the share of turns on another deployment than the turn before, and of later conversations that
     follow the change."""
-    found = [result for part in spread(executor, partial(_part, loop), count) for result in part]
-    return sum(result.moved for result in found) / sum(result.turns for result in found), float(
-        np.mean([result.followed for result in found])
+    results = [result for part in spread(executor, partial(_part, loop), count) for result in part]
+    return sum(result.moved for result in results) / sum(result.turns for result in results), float(
+        np.mean([result.followed for result in results])
     )

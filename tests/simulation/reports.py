@@ -192,8 +192,8 @@ def watch(answers: Answers, seed: int) -> list[str]:
 
 
 def _answers_part(answers: Answers, seeds: range) -> list[tuple[bool, bool]]:
-    found = [set(watch(answers, seed)) for seed in seeds]
-    return [(bool(verdicts & set(answers.wrong)), bool(verdicts & {"better", "worse"})) for verdicts in found]
+    words = [set(watch(answers, seed)) for seed in seeds]
+    return [(bool(verdicts & set(answers.wrong)), bool(verdicts & {"better", "worse"})) for verdicts in words]
 
 
 def verdicts_on_answers(executor: Executor, answers: Answers, count: int) -> tuple[float, float]:

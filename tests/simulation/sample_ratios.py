@@ -56,8 +56,8 @@ def _part(loss: float, weight: float, seeds: range) -> list[float]:
 
 def alarms(executor: Executor, loss: float, weight: float, count: int) -> tuple[float, float]:
     """The median of the units until the alarm, and the share of `count` runs that have one."""
-    found = np.concatenate(spread(executor, partial(_part, loss, weight), count))
-    return float(np.median(found)), float(np.isfinite(found).mean())
+    alarmed = np.concatenate(spread(executor, partial(_part, loss, weight), count))
+    return float(np.median(alarmed)), float(np.isfinite(alarmed).mean())
 
 
 @dataclass(frozen=True)

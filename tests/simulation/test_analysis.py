@@ -42,17 +42,17 @@ def run(seed: int, slower: float) -> list[bool]:
         analysis.tick(START + (number + 1) * HOURS * 3600)
     report = analysis.report(START + LOOKS * HOURS * 3600)
     kinds = {alarm.kind for alarm in report.alarms}
-    found = [comparison.verdict in ("better", "worse") for comparison in (*report.primary, *report.secondary)]
-    return [*found, *(kind in kinds for kind in ("guardrail", "sample_ratio", "completeness"))]
+    verdicts = [comparison.verdict in ("better", "worse") for comparison in (*report.primary, *report.secondary)]
+    return [*verdicts, *(kind in kinds for kind in ("guardrail", "sample_ratio", "completeness"))]
 
 
 def test_without_a_difference_a_whole_ramp_finds_nothing(executor: Executor) -> None:
-    found = np.array(list(executor.map(partial(run, slower=1.0), range(100), chunksize=5)))
-    assert (found[:, : 1 + len(SECONDARY)].mean(axis=0) <= 0.075).all()
-    assert (found[:, 1 + len(SECONDARY) :].mean(axis=0) <= 0.02).all()
+    verdicts = np.array(list(executor.map(partial(run, slower=1.0), range(100), chunksize=5)))
+    assert (verdicts[:, : 1 + len(SECONDARY)].mean(axis=0) <= 0.075).all()
+    assert (verdicts[:, 1 + len(SECONDARY) :].mean(axis=0) <= 0.02).all()
 
 
 def test_a_treatment_that_is_thirty_percent_slower_is_found_during_the_ramp(executor: Executor) -> None:
-    found = np.array(list(executor.map(partial(run, slower=1.3), range(20), chunksize=5)))
-    assert found[:, 0].mean() >= 0.9
-    assert found[:, 2].all()
+    verdicts = np.array(list(executor.map(partial(run, slower=1.3), range(20), chunksize=5)))
+    assert verdicts[:, 0].mean() >= 0.9
+    assert verdicts[:, 2].all()

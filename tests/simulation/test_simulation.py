@@ -74,15 +74,15 @@ def test_a_rare_value_that_a_small_arm_has_not_met_makes_no_verdict_false(
 def test_the_true_effect_is_covered_and_found_about_as_soon_as_by_a_single_look(
     executor: Executor, row: verdicts.Row
 ) -> None:
-    found = verdicts.verdicts(executor, row, 200)
-    assert 1 - found.missed >= 0.93
-    assert found.wrong_sign <= 0.01
+    result = verdicts.verdicts(executor, row, 200)
+    assert 1 - result.missed >= 0.93
+    assert result.wrong_sign <= 0.01
     if row.world.effect == 1.0:
-        assert found.power <= 0.07
-        assert found.peeked_power >= 0.3
+        assert result.power <= 0.07
+        assert result.peeked_power >= 0.3
     else:
-        assert found.ratio <= (1.6 if row.minimal_effect >= 0.05 else 2.5)
-        assert found.power >= 0.75
+        assert result.ratio <= (1.6 if row.minimal_effect >= 0.05 else 2.5)
+        assert result.power >= 0.75
 
 
 def test_the_planner_keeps_its_promise(executor: Executor) -> None:
@@ -212,12 +212,12 @@ def test_equally_frequent_events_of_pairs_are_not_reported_as_different(executor
 @pytest.mark.parametrize("ill", delays.ILL, ids=lambda ill: ill.name)
 def test_the_real_controller_stops_a_bad_treatment_as_soon(executor: Executor, ill: delays.Ill) -> None:
     """Only a few ramps, so the table's numbers are checked to within a factor."""
-    found = delays.delays(executor, ill, 4)
-    assert found.stopped == 1
+    delayed = delays.delays(executor, ill, 4)
+    assert delayed.stopped == 1
     if ill.design is not None:
-        assert ill.design / 3 <= found.median <= 3 * ill.design
+        assert ill.design / 3 <= delayed.median <= 3 * ill.design
     documented = delays.documented()[ill.name]
-    assert documented / 3 <= found.median <= 3 * documented
+    assert documented / 3 <= delayed.median <= 3 * documented
 
 
 def test_prompts_that_hold_the_arms_own_answers_are_no_stratum(executor: Executor) -> None:
@@ -236,37 +236,39 @@ def test_intervals_hold_while_users_come_and_go_and_a_ramp_begins(executor: Exec
 
 @pytest.mark.parametrize("row", verdicts.HISTORY_ROWS, ids=lambda row: row.name)
 def test_history_brings_verdicts_sooner_and_makes_none_false(executor: Executor, row: verdicts.HistoryRow) -> None:
-    found = verdicts.adjusted(executor, row, 60)
-    assert found.missed <= 0.075
+    adjusted = verdicts.adjusted(executor, row, 60)
+    assert adjusted.missed <= 0.075
     if row.world.effect == 1.0:
         return
-    assert found.with_history <= 1.05 * found.without
+    assert adjusted.with_history <= 1.05 * adjusted.without
     if row.name in ("ln TTFT -15 %", "mean TTFT -15 %"):
-        assert found.ratio <= 0.6
-        assert found.variance <= 0.4
+        assert adjusted.ratio <= 0.6
+        assert adjusted.variance <= 0.4
 
 
 @pytest.mark.parametrize("row", verdicts.PROMPT_ROWS, ids=lambda row: row.name)
 def test_first_prompts_bring_verdicts_sooner_and_make_none_false(executor: Executor, row: verdicts.PromptRow) -> None:
     """Strata alone are better than the covariate alone where units come back; both are better than either."""
-    found = dict(zip(verdicts.ESTIMATORS, verdicts.prompted(executor, row, 60), strict=True))
-    assert all(rates.false <= 0.075 for rates in found.values())
-    assert found["both"].variance <= min(0.99 * found["strata"].variance, 1.02 * found["covariate"].variance)
+    by_estimator = dict(zip(verdicts.ESTIMATORS, verdicts.prompted(executor, row, 60), strict=True))
+    assert all(rates.false <= 0.075 for rates in by_estimator.values())
+    assert by_estimator["both"].variance <= min(
+        0.99 * by_estimator["strata"].variance, 1.02 * by_estimator["covariate"].variance
+    )
     if row.users is not None:
-        assert found["strata"].variance < found["covariate"].variance
+        assert by_estimator["strata"].variance < by_estimator["covariate"].variance
 
 
 @pytest.mark.parametrize("world", reports.DRIFTS, ids=lambda world: world.name)
 def test_nothing_false_is_said_while_the_effect_changes(executor: Executor, world: reports.Drift) -> None:
     """A first word that is kept becomes false in nearly all runs of a step."""
-    found = reports.drifts(executor, world, 40)
-    assert found.false <= 0.05
+    drifts = reports.drifts(executor, world, 40)
+    assert drifts.false <= 0.05
     if world.name.startswith("none"):
-        assert found.first_is_false <= 0.05
-        assert found.alarmed <= 0.025
+        assert drifts.first_is_false <= 0.05
+        assert drifts.alarmed <= 0.025
     if world.name.startswith("step"):
-        assert found.first_is_false >= 0.9
-        assert found.flipped <= 2.5
+        assert drifts.first_is_false >= 0.9
+        assert drifts.flipped <= 2.5
 
 
 def test_none_of_fifty_secondary_metrics_has_a_direction_where_nothing_differs(executor: Executor) -> None:
@@ -291,12 +293,12 @@ def test_requests_that_are_running_or_lost_make_no_verdict_false(executor: Execu
 @pytest.mark.parametrize("world", delays.HANGING, ids=lambda world: world.name)
 def test_whole_answers_that_never_come_are_noticed_by_the_clock(executor: Executor, world: delays.Hanging) -> None:
     """`slow` waits for 20 s; where both arms hang alike, nothing is stopped."""
-    found = delays.delays(executor, world, 4)
+    delayed = delays.delays(executor, world, 4)
     if world.control:
-        assert found.stopped == 0
+        assert delayed.stopped == 0
     else:
-        assert found.stopped == 1
-        assert found.seconds <= 45
+        assert delayed.stopped == 1
+        assert delayed.seconds <= 45
 
 
 @pytest.mark.parametrize("loop", flaps.LOOPS, ids=lambda loop: loop.name)
@@ -308,6 +310,6 @@ def test_conversations_that_begin_at_a_change_keep_their_deployment(executor: Ex
 
 
 def test_no_report_of_the_past_says_anything_that_was_not_shown_then(executor: Executor) -> None:
-    found = audits.audits(executor, 4)
-    assert found.shown == 4 * (audits.STEPS + 1)
-    assert found.other == 0
+    audited = audits.audits(executor, 4)
+    assert audited.shown == 4 * (audits.STEPS + 1)
+    assert audited.other == 0

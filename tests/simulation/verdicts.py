@@ -248,7 +248,7 @@ def _prompts(row: PromptRow, effect: float, rng: np.random.Generator, ends: list
     _, begins, code = np.unique(unit, return_index=True, return_inverse=True)
     first = prompt[begins]
     stratum = (len(PROMPT_BUCKETS) + 1) * band + np.searchsorted(PROMPT_BUCKETS, first)[code]
-    found = np.full((len(ESTIMATORS), len(ends), 3), np.nan)
+    estimates = np.full((len(ESTIMATORS), len(ends), 3), np.nan)
     for place, end in enumerate(ends):
         here, ones, none = begins[begins < end], np.ones(end), np.zeros(end, np.intp)
         known = code[here]
@@ -264,8 +264,8 @@ def _prompts(row: PromptRow, effect: float, rng: np.random.Generator, ends: list
         )
         for number, estimate in enumerate(looks):
             if estimate is not None and estimate.enough:
-                found[number, place] = estimate.est, estimate.se, estimate.nu
-    return found
+                estimates[number, place] = estimate.est, estimate.se, estimate.nu
+    return estimates
 
 
 def _prompts_part(row: PromptRow, effect: float, ends: list[int], seeds: range) -> np.ndarray:

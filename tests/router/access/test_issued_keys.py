@@ -72,8 +72,8 @@ class Issuing:
         return httpx.post(f"{url}/v1/chat/completions", json={**CHAT, **fields}, headers=headers).status_code
 
     def audited(self, action: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.call("GET", f"/api/audit?action={action}").json()["records"]
-        return found
+        records: list[dict[str, Any]] = self.call("GET", f"/api/audit?action={action}").json()["records"]
+        return records
 
 
 @pytest.fixture

@@ -163,8 +163,8 @@ def answer(call: Callable[[], Any]) -> str:
                 list(result)
     except Exception as error:  # noqa: BLE001  every client has its own
         text = message_of(error)
-        found = REFUSALS.search(text)
-        return f"refused: {found[0].strip()}" if found else f"unclear: {type(error).__name__}: {text[:200]}"
+        refusal = REFUSALS.search(text)
+        return f"refused: {refusal[0].strip()}" if refusal else f"unclear: {type(error).__name__}: {text[:200]}"
     return WORKS
 
 
@@ -224,8 +224,8 @@ def of_azure(rig: Rig) -> Iterator[Row]:
             named = ((f"{kind.__name__}.{name}", method) for name, method in methods(client, lambda inner: False))
             for name, method in named:
                 given = calls.get(name.partition(".")[2])
-                found = HELPER if given is None else answer(partial(method, **given))
-                yield Row("azure-ai-inference", name, found)
+                result = HELPER if given is None else answer(partial(method, **given))
+                yield Row("azure-ai-inference", name, result)
 
 
 _DATABRICKS: Mapping[str, Mapping[str, Any]] = {
@@ -309,8 +309,8 @@ def of_friendli(rig: Rig) -> Iterator[Row]:
                     given = _FRIENDLI.get(name) or _FRIENDLI.get(name.partition(".")[2]) or made_up(method)
                     call = {key: value for key, value in given.items() if key in inspect.signature(method).parameters}
                     call |= {"server_url": rig.url, "retries": None}
-                    found = answer(partial(method, **call))
-                    yield Row("friendli", name, found)
+                    result = answer(partial(method, **call))
+                    yield Row("friendli", name, result)
 
 
 def of_hugging_face(rig: Rig) -> Iterator[Row]:
@@ -327,8 +327,8 @@ def of_hugging_face(rig: Rig) -> Iterator[Row]:
     }
     for name, method in methods(client, lambda inner: False):
         given = calls.get(name)
-        found = OTHER_TASK if given is None else answer(partial(method, **given))
-        yield Row("huggingface_hub", name, found)
+        result = OTHER_TASK if given is None else answer(partial(method, **given))
+        yield Row("huggingface_hub", name, result)
 
 
 CLIENTS = (of_openai, of_anthropic, of_azure, of_databricks, of_friendli, of_hugging_face)

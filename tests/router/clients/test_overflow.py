@@ -73,16 +73,16 @@ CHATS = [f"{prefix}/chat/completions" for prefix in OPENAI]
 @pytest.mark.parametrize("path", [*CHATS, "/invocations", "/score"])
 def test_openais_code_and_sentence_say_what_is_too_long(url: str, path: str, stream: bool, wanted: int) -> None:
     fields = {"model": "chat", "stream": stream}
-    found = httpx.post(url + path, json={**fields, "messages": conversation(TOO_LONG)})
-    error = found.json()["error"]
-    assert (found.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
+    answer = httpx.post(url + path, json={**fields, "messages": conversation(TOO_LONG)})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
     assert error["type"] == "invalid_request_error"
     assert (
         f"maximum context length is {CONTEXT} tokens. However, your messages resulted in 150 tokens" in error["message"]
     )
-    found = httpx.post(url + path, json={**fields, "messages": conversation(FITS), "max_tokens": wanted})
-    error = found.json()["error"]
-    assert (found.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
+    answer = httpx.post(url + path, json={**fields, "messages": conversation(FITS), "max_tokens": wanted})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
     requested = f"you requested {FITS + wanted} tokens ({FITS} in the messages, {wanted} in the completion)"
     assert requested in error["message"]
 
@@ -98,9 +98,9 @@ def test_so_do_those_of_prompts_and_inputs(url: str, prefix: str) -> None:
 
 
 def test_an_embeddings_input_too(url: str) -> None:
-    found = httpx.post(f"{url}/v1/embeddings", json={"model": "embed", "input": words(TOO_LONG)})
-    error = found.json()["error"]
-    assert (found.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
+    answer = httpx.post(f"{url}/v1/embeddings", json={"model": "embed", "input": words(TOO_LONG)})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
 
 
 @pytest.mark.parametrize("prefix", [*OPENAI[:3], "/openai", *OPENAI[3:]])
@@ -108,13 +108,13 @@ def test_an_embeddings_input_too(url: str) -> None:
     "body", [{"input": words(TOO_LONG)}, {"input": conversation(FITS), "max_output_tokens": WANTED}]
 )
 def test_a_response_fails_with_the_code_in_a_status_or_as_a_stream(url: str, prefix: str, body: dict[str, Any]) -> None:
-    found = httpx.post(f"{url}{prefix}/responses", json={"model": "chat", **body})
-    error = found.json()["error"]
-    assert (found.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
-    found = httpx.post(f"{url}{prefix}/responses", json={"model": "chat", **body, "stream": True})
-    kinds = re.findall("^event: (.*)$", found.text, re.MULTILINE)
-    assert (found.status_code, kinds) == (200, ["response.created", "response.in_progress", "response.failed"])
-    failed = json.loads(found.text.rpartition("data: ")[2])["response"]
+    answer = httpx.post(f"{url}{prefix}/responses", json={"model": "chat", **body})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
+    answer = httpx.post(f"{url}{prefix}/responses", json={"model": "chat", **body, "stream": True})
+    kinds = re.findall("^event: (.*)$", answer.text, re.MULTILINE)
+    assert (answer.status_code, kinds) == (200, ["response.created", "response.in_progress", "response.failed"])
+    failed = json.loads(answer.text.rpartition("data: ")[2])["response"]
     assert (failed["status"], failed["error"]["code"]) == ("failed", "context_length_exceeded")
     assert failed["error"]["message"] == error["message"]
 
@@ -135,9 +135,9 @@ def test_openais_sdk_reads_the_failed_response_and_its_code(url: str) -> None:
 def test_anthropics_sentences_have_the_numbers_that_clients_look_for(url: str, prefix: str, stream: bool) -> None:
     def message(length: int, wanted: int) -> str:
         body = {"model": "chat", "max_tokens": wanted, "messages": conversation(length), "stream": stream}
-        found = httpx.post(f"{url}{prefix}/v1/messages", json=body)
-        assert (found.status_code, found.json()["error"]["type"]) == (400, "invalid_request_error")
-        text: str = found.json()["error"]["message"]
+        answer = httpx.post(f"{url}{prefix}/v1/messages", json=body)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        text: str = answer.json()["error"]["message"]
         return text
 
     for wanted in (1, WANTED):
@@ -160,9 +160,9 @@ def test_anthropics_sdk_can_shorten_the_answer_by_the_numbers(url: str) -> None:
         pytest.raises(anthropic.BadRequestError) as raised,
     ):
         client.messages.create(**fields)
-    found = re.search(r"exceed context limit: (\d+) \+ (\d+) > (\d+)", str(raised.value))
-    assert found is not None
-    length, wanted, context = map(int, found.groups())
+    counts = re.search(r"exceed context limit: (\d+) \+ (\d+) > (\d+)", str(raised.value))
+    assert counts is not None
+    length, wanted, context = map(int, counts.groups())
     assert wanted > context - length >= FITS
 
 
@@ -171,9 +171,9 @@ def test_anthropics_sdk_can_shorten_the_answer_by_the_numbers(url: str) -> None:
     "body", [{"messages": conversation(TOO_LONG)}, {"messages": conversation(30), "max_tokens": 80}]
 )
 def test_azures_error_has_the_code(url: str, path: str, body: dict[str, Any]) -> None:
-    found = httpx.post(url + path, params={"api-version": "2024-05-01-preview"}, json={"model": "chat", **body})
-    assert (found.status_code, found.json()["code"]) == (400, "context_length_exceeded")
-    assert found.headers["x-ms-error-code"] == "context_length_exceeded"
+    answer = httpx.post(url + path, params={"api-version": "2024-05-01-preview"}, json={"model": "chat", **body})
+    assert (answer.status_code, answer.json()["code"]) == (400, "context_length_exceeded")
+    assert answer.headers["x-ms-error-code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_azures_error_has_the_code(url: str, path: str, body: dict[str, Any]) ->
     ],
 )
 def test_databricks_has_a_parameters_code_and_the_sentence(url: str, body: dict[str, Any], sentence: str) -> None:
-    found = httpx.post(f"{url}/serving-endpoints/chat/invocations", json=body)
-    assert (found.status_code, found.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
-    assert sentence in found.json()["message"]
+    answer = httpx.post(f"{url}/serving-endpoints/chat/invocations", json=body)
+    assert (answer.status_code, answer.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert sentence in answer.json()["message"]
 
 
 @pytest.mark.parametrize(
@@ -214,5 +214,5 @@ def test_tgi_has_its_own_sentences(url: str, path: str, long: Any, wide: Any) ->
 
 @pytest.mark.parametrize("body", [{"prompt": words(TOO_LONG)}, {"prompt": words(60), "max_tokens": WANTED}])
 def test_friendlis_completions_have_openais_code(url: str, body: dict[str, Any]) -> None:
-    found = httpx.post(f"{url}/serverless/v1/completions", json={"model": "chat", **body})
-    assert (found.status_code, found.json()["error"]["code"]) == (400, "context_length_exceeded")
+    answer = httpx.post(f"{url}/serverless/v1/completions", json={"model": "chat", **body})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")

@@ -164,7 +164,7 @@ def programs() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 def received(rig: Rig, task: str) -> dict[str, Any]:
     """The last request that an engine got, without token counts; clears the recorded requests."""
     engines = (rig.blue, rig.green, rig.mini)
-    found = [
+    requests = [
         request
         for engine in engines
         for request in zip(engine.paths, engine.requests, strict=True)
@@ -173,7 +173,7 @@ def received(rig: Rig, task: str) -> dict[str, Any]:
     for engine in engines:
         engine.paths.clear()
         engine.requests.clear()
-    ((_, body),) = found
+    ((_, body),) = requests
     return body
 
 

@@ -108,8 +108,8 @@ class Managed:
 
     def weights(self) -> dict[str, int]:
         """The applied percentages."""
-        found: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
-        return found
+        shares: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
+        return shares
 
     def guard(self) -> dict[str, str]:
         """Requires keys from now on. Returns those of a manager and of three teams."""

@@ -35,15 +35,15 @@ async def playground(page: Page, managed: Managed) -> None:
 async def requests(page: Page, managed: Managed) -> None:
     await page.goto("/ui#/requests")
     answer = await page.request.post(f"{managed.url}/v1/chat/completions", data=CHAT)
-    found = page.get_by_role("article", name="Request at chat")
+    articles = page.get_by_role("article", name="Request at chat")
     await page.get_by_label("Request id").fill(answer.headers["x-request-id"])
     for _ in range(400):
         await page.get_by_role("button", name="Find").click()
-        await expect(found.or_(page.get_by_role("alert"))).to_be_visible()
-        if await found.is_visible():
+        await expect(articles.or_(page.get_by_role("alert"))).to_be_visible()
+        if await articles.is_visible():
             break
         await page.wait_for_timeout(50)
-    await expect(found.get_by_role("button", name="liked: thumb up")).to_be_visible()
+    await expect(articles.get_by_role("button", name="liked: thumb up")).to_be_visible()
 
 
 async def keys(page: Page, managed: Managed) -> None:
@@ -120,7 +120,7 @@ EXPERIMENT = {
 
 async def invisible(page: Page) -> list[str]:
     """Bars, swatches and curves that have the colour of their background, or no size."""
-    found: list[str] = await page.evaluate("""() => {
+    texts: list[str] = await page.evaluate("""() => {
         const filled = [...document.querySelectorAll(".share-bar .part, .swatch, .bar > span")];
         const back = (it) => {
             for (let at = it.parentElement; at; at = at.parentElement) {
@@ -133,4 +133,4 @@ async def invisible(page: Page) -> list[str]:
             .filter((it) => it.offsetHeight === 0 || getComputedStyle(it).backgroundColor === back(it))
             .map((it) => it.outerHTML);
     }""")
-    return found
+    return texts

@@ -56,11 +56,11 @@ async def test_bars_show_the_intervals_on_an_axis_around_zero(compared: Compared
         const part = (at) => (at - track.left) / track.width;
         return [it.className.split(" ")[0], part(own.left), part(own.right)];
     })""")
-    found = {name: (left, right) for name, left, right in places}
+    bars = {name: (left, right) for name, left, right in places}
     # The axis reaches from -20 % to 20 %, the round number above the widest bound.
-    assert found["sequence"] == pytest.approx((0.5 - 0.134 / 0.4, 0.5 - 0.0166 / 0.4), abs=0.01)
-    assert found["minimal"] == pytest.approx((0.5 - 0.05 / 0.4, 0.5 + 0.05 / 0.4), abs=0.01)
-    assert found["zero"][0] == pytest.approx(0.5, abs=0.01)
+    assert bars["sequence"] == pytest.approx((0.5 - 0.134 / 0.4, 0.5 - 0.0166 / 0.4), abs=0.01)
+    assert bars["minimal"] == pytest.approx((0.5 - 0.05 / 0.4, 0.5 + 0.05 / 0.4), abs=0.01)
+    assert bars["zero"][0] == pytest.approx(0.5, abs=0.01)
 
 
 async def test_the_page_starts_with_the_verdict_and_the_next_step(compared: Compared, open_page: OpenPage) -> None:
@@ -94,12 +94,12 @@ async def test_what_stands_beside_a_running_experiment_adds_up_and_is_the_apis(
 
     async def report() -> dict[str, Any]:
         answer = await page.request.get(path)
-        found: dict[str, Any] = await answer.json() if answer.ok else {"requests": {}, "running": {}, "units": {}}
-        return found
+        reported: dict[str, Any] = await answer.json() if answer.ok else {"requests": {}, "running": {}, "units": {}}
+        return reported
 
     async def has(ended: int, running: int, waiting: int) -> bool:
-        found = await report()
-        counts = sum(found["requests"].values()), sum(found["running"].values()), found.get("waiting", 0)
+        reported = await report()
+        counts = sum(reported["requests"].values()), sum(reported["running"].values()), reported.get("waiting", 0)
         return counts == (ended, running, waiting)
 
     await asyncio.to_thread(managed.chat, 3, stream=True)
@@ -111,21 +111,21 @@ async def test_what_stands_beside_a_running_experiment_adds_up_and_is_the_apis(
     managed.blue.answer = managed.green.answer = usual
     await asyncio.to_thread(managed.chat, 5, stream=True)
     await wait_until_async(lambda: has(3, 1, 5), report)
-    found = await report()
-    assert sum(found["units"].values()) == 3 + 1 + 5
+    shown = await report()
+    assert sum(shown["units"].values()) == 3 + 1 + 5
     await page.goto("/ui#/experiments/colours")
     said = "3 of them counted (1 more has not ended, 5 wait for an earlier one)"
-    assert said in found["details"][-1]
+    assert said in shown["details"][-1]
     await expect(page.get_by_text(said)).to_be_visible()
     units = [
-        f"{count} requests on {arm}" if arm == "blue" else f"{count} on {arm}" for arm, count in found["units"].items()
+        f"{count} requests on {arm}" if arm == "blue" else f"{count} on {arm}" for arm, count in shown["units"].items()
     ]
     await expect(page.get_by_text(said)).to_contain_text(", ".join(units))
     split = page.get_by_text("3 requests counted since")
     await expect(split).to_contain_text("; 1 more has not ended and 5 wait for an earlier one. Forced by clients")
     await page.goto("/ui#/experiments")
     line = page.get_by_role("row").filter(has_text="colours")
-    await expect(line.get_by_role("cell").nth(2)).to_have_text(str(sum(found["units"].values())))
+    await expect(line.get_by_role("cell").nth(2)).to_have_text(str(sum(shown["units"].values())))
     held.go.set()
     await first
     await wait_until_async(lambda: has(9, 0, 0), report)

@@ -75,11 +75,11 @@ async def test_a_foreign_page_moves_no_traffic(managed: Managed, browser: Browse
         page = await browser.new_page()
         try:
             await page.goto(f"http://{name}:{urlsplit(foreign).port}/")
-            found = await page.evaluate(ATTACKS, managed.url)
+            results = await page.evaluate(ATTACKS, managed.url)
         finally:
             await page.close()
     failed = dict.fromkeys(("json", "put", "read"), "TypeError")
-    assert found == {"simple": "opaque", "chat": "opaque", "silent": "opaque", "beacon": True} | failed
+    assert results == {"simple": "opaque", "chat": "opaque", "silent": "opaque", "beacon": True} | failed
     # The preflights' requests were never sent; the others were: three by `fetch`, the beacon, two forms, the picture.
     wait_until(lambda: refused(managed) >= 7, lambda: httpx.get(f"{managed.url}/metrics").text)
     assert managed.weights() == {"blue": 20, "green": 80}

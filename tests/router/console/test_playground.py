@@ -449,8 +449,8 @@ async def test_the_pages_work_is_linear_in_the_length_of_an_answer(
     await devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
 
     async def spent() -> float:
-        found = await devtools.send("Performance.getMetrics")
-        return float(next(metric["value"] for metric in found["metrics"] if metric["name"] == "TaskDuration"))
+        performance = await devtools.send("Performance.getMetrics")
+        return float(next(metric["value"] for metric in performance["metrics"] if metric["name"] == "TaskDuration"))
 
     await playground.open()
     await playground.page.get_by_label("Answered by").select_option("the traffic's choice")

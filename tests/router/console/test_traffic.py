@@ -464,9 +464,9 @@ async def test_a_phone_shows_everything_without_horizontal_scrolling(
 
 
 async def api_history(page: Page, range: str) -> dict[str, Any]:
-    found: dict[str, Any] = await (await page.request.get(f"/api/history?range={range}")).json()
-    assert found["until"] == found["at"][-1] + found["step_s"]
-    return found
+    history: dict[str, Any] = await (await page.request.get(f"/api/history?range={range}")).json()
+    assert history["until"] == history["at"][-1] + history["step_s"]
+    return history
 
 
 async def test_a_server_at_a_url_is_in_service_once_it_has_answered(managed: Managed, open_page: OpenPage) -> None:

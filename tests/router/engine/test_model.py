@@ -59,8 +59,10 @@ def target(url: str, tokenizer_dir: Path | None = None, model: str = "m") -> Tar
 async def test_deployments_that_share_an_engine_share_its_card(upstream: Upstream) -> None:
     server = CardServer()
     with serve(Starlette(routes=[Route(MODEL_PATH, server.answer)])) as url:
-        found = {id(await upstream.model(target(url, model=name), Timeouts())) for name in ("m", "french", "german")}
-    assert (len(found), server.etags) == (1, [None])
+        identities = {
+            id(await upstream.model(target(url, model=name), Timeouts())) for name in ("m", "french", "german")
+        }
+    assert (len(identities), server.etags) == (1, [None])
 
 
 async def test_a_fresh_card_is_requested_once(upstream: Upstream) -> None:

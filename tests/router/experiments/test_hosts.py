@@ -50,8 +50,8 @@ def report(url: str, requests: int) -> dict[str, Any]:
 
     def arrived() -> dict[str, Any] | None:
         answer = get()
-        found: dict[str, Any] | None = answer.json() if answer.status_code == 200 else None
-        return found if found and sum(found["requests"].values()) >= requests else None
+        report: dict[str, Any] | None = answer.json() if answer.status_code == 200 else None
+        return report if report and sum(report["requests"].values()) >= requests else None
 
     return wait_until(arrived, lambda: get().text)
 
@@ -101,10 +101,10 @@ async def test_two_routers_fill_one_report_and_a_user_stays_on_its_deployment(ro
 async def test_a_wrong_clock_of_a_router_is_reported_and_its_rows_count(live: LiveRig) -> None:
     live.controller.ahead_s = -5.0
     assert unexplained(await ask_all(live.url, traffic(30))) == []
-    found = await live.report_of(30)
-    (warning,) = [sentence for sentence in found.service if sentence.startswith("The clock of router ")]
+    report = await live.report_of(30)
+    (warning,) = [sentence for sentence in report.service if sentence.startswith("The clock of router ")]
     assert re.search(r" is [45]\.\d s ahead of the controller's", warning)
-    assert sum(found.requests.values()) == 30
+    assert sum(report.requests.values()) == 30
 
 
 def test_a_standalone_router_judges_and_its_ledger_agrees(

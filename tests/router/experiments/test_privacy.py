@@ -56,13 +56,13 @@ def generates(text: str, engine: FakeEngine) -> Answer:
 
 def written(directory: Path) -> Sequence[str]:
     """Every file's bytes, except those being written, and the decompressed contents of Parquet files."""
-    found = []
+    contents = []
     for path in sorted(path for path in directory.rglob("*") if path.is_file() and path.suffix != TEMPORARY):
-        found.append(path.read_bytes().decode("latin-1"))
+        contents.append(path.read_bytes().decode("latin-1"))
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)
-            found += [repr(table.to_pylist()), repr(table.schema.metadata)]
-    return found
+            contents += [repr(table.to_pylist()), repr(table.schema.metadata)]
+    return contents
 
 
 async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: Path) -> None:

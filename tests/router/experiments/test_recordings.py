@@ -86,8 +86,8 @@ def chats(count: int, text: str) -> list[Lane]:
 async def test_full_recordings_hold_the_requests_without_redacted_text(live: LiveRig) -> None:
     live.chat_endpoint(record={"text": "full", "redact": [r"\d{3}-\d{4}", "marker-name"]})
     await ask_all(live.url, chats(3, f"Call {PHONE}, says marker-name."))
-    found = await recorded(live, 3)
-    bodies = [recorded.body for recorded in found]
+    requests = await recorded(live, 3)
+    bodies = [recorded.body for recorded in requests]
     assert [body and body["messages"] for body in bodies] == [
         [{"role": "user", "content": "Call [redacted], says [redacted]."}]
     ] * 3
@@ -244,13 +244,13 @@ async def test_all_dialects_recordings_can_be_replayed_with_and_without_their_te
     for text in ("full", "none"):
         live.chat_endpoint(record={"text": text})
         await ask_all(live.url, [lane for lane in lanes() for _ in range(3)])
-    found = await recorded(live, 6 * len(lanes()))
-    assert sum(recorded.body is not None for recorded in found) == 3 * len(lanes())
+    requests = await recorded(live, 6 * len(lanes()))
+    assert sum(recorded.body is not None for recorded in requests) == 3 * len(lanes())
     code, printed, error = await asyncio.to_thread(replay, live, capsys, "--format", "json")
     assert (code, error) == (0, "")
     report = msgspec.json.decode(printed, type=Report)
     assert [warning for warning in report.warnings if "refused" in warning] == []
-    assert report.served == {"blue": {"blue": len(found)}, "green": {"green": len(found)}}
+    assert report.served == {"blue": {"blue": len(requests)}, "green": {"green": len(requests)}}
 
 
 @pytest.mark.parametrize(
@@ -278,16 +278,16 @@ async def test_errors_are_one_line_with_the_fix(
     live.chat_endpoint(record={})
     await ask_all(live.url, users(2, each=1))
     await recorded(live, 2)
-    found, out, error = await asyncio.to_thread(replay, live, capsys, *arguments)
-    assert (found, out) == (code, "")
+    status, out, error = await asyncio.to_thread(replay, live, capsys, *arguments)
+    assert (status, out) == (code, "")
     assert says in error
     assert error.count("\n") == 1
 
 
 async def test_a_directory_without_recordings_is_an_error(live: LiveRig, capsys: pytest.CaptureFixture[str]) -> None:
     await ask_all(live.url, users(2, each=1))
-    found, out, error = await asyncio.to_thread(replay, live, capsys)
-    assert (found, out) == (1, "")
+    status, out, error = await asyncio.to_thread(replay, live, capsys)
+    assert (status, out) == (1, "")
     assert "holds no recorded requests; an endpoint with `record` has some" in error
 
 

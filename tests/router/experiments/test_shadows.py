@@ -50,12 +50,12 @@ def report(live: LiveRig, copies: int) -> dict[str, Any]:
     """The report, once it has that many copies."""
 
     def get() -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(live.url + PATH, headers=live.headers).json()
-        return found
+        shadow: dict[str, Any] = httpx.get(live.url + PATH, headers=live.headers).json()
+        return shadow
 
     def arrived() -> dict[str, Any] | None:
-        found = get()
-        return found if found.get("copies", 0) + sum(found.get("skipped", {}).values()) >= copies else None
+        shadow = get()
+        return shadow if shadow.get("copies", 0) + sum(shadow.get("skipped", {}).values()) >= copies else None
 
     return wait_until(arrived, get)
 
@@ -65,14 +65,14 @@ def test_a_report_of_many_users(shadowed: LiveRig) -> None:
     shadowed.green.answer = lambda body: says("It rains." if next(calls) % 4 else "The sun shines.")(body)
     for number in range(40):
         say(shadowed, f"user {number}")
-    found = report(shadowed, 40)
-    (beside,) = found["primaries"]
+    shadow = report(shadowed, 40)
+    (beside,) = shadow["primaries"]
     values = {value["metric"]: value for value in beside["values"]}
-    assert (found["shadow"], beside["primary"], beside["compared"], beside["failed"]) == ("green", "blue", 40, {})
+    assert (shadow["shadow"], beside["primary"], beside["compared"], beside["failed"]) == ("green", "blue", 40, {})
     assert values["equal_words"]["value"]["estimate"] == 0.75
     assert values["equal_words"]["value"]["lower"] < 0.75 < values["equal_words"]["value"]["upper"]
     assert (values["ttft"]["units"], values["same_finish"]["value"]["estimate"]) == (40, 1.0)
-    assert found["headline"].startswith("green as the shadow of chat: of 40 copies 75.0 % gave the same words; first")
+    assert shadow["headline"].startswith("green as the shadow of chat: of 40 copies 75.0 % gave the same words; first")
     metrics = httpx.get(f"{shadowed.url}/metrics").text
     assert 'metric="equal_words",primary="blue"} 0.75' in metrics
     text = httpx.get(shadowed.url + PATH, params={"format": "text"})
@@ -85,8 +85,8 @@ def test_failures_and_skips_are_reported(shadowed: LiveRig, capsys: pytest.Captu
     for number in range(6):
         say(shadowed, "one user")
         until_counted(shadowed, number + 1)
-    found = report(shadowed, 6)
-    assert (found["primaries"][0]["failed"], found["skipped"]) == ({"broken": 5}, {"breaker_open": 1})
+    shadow = report(shadowed, 6)
+    assert (shadow["primaries"][0]["failed"], shadow["skipped"]) == ({"broken": 5}, {"breaker_open": 1})
     capsys.readouterr()
     assert main(["mirror", "chat", "--url", shadowed.url]) == 0
     printed = capsys.readouterr().out

@@ -32,9 +32,9 @@ def operations(standing: HostileRig) -> list[Any]:
     """All of the document."""
     document = with_few_rules(standing.document())
     schema = schemathesis.openapi.from_dict(document)
-    found: list[Any] = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
-    assert len(found) == sum(len(methods) for methods in document["paths"].values())
-    return found
+    described: list[Any] = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
+    assert len(described) == sum(len(methods) for methods in document["paths"].values())
+    return described
 
 
 def with_few_rules(document: dict[str, Any]) -> dict[str, Any]:
@@ -60,11 +60,11 @@ def dialects(operation: Any) -> set[str]:
 
 @pytest.mark.parametrize("dialect", GROUPS)
 def test_no_request_of_the_document_breaks_the_router(hostile: HostileRig, operations: list[Any], dialect: str) -> None:
-    found = [operation for operation in operations if dialect in dialects(operation)]
-    assert found
+    chosen = [operation for operation in operations if dialect in dialects(operation)]
+    assert chosen
     kinds: list[st.SearchStrategy[Any]] = [
         operation.as_strategy(generation_mode=mode)
-        for operation in found
+        for operation in chosen
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
     ]
 

@@ -164,8 +164,8 @@ def test_a_request_is_found_by_its_id_and_by_the_answers(live: LedgerRig) -> Non
 def test_a_request_has_the_group_of_its_caller_if_experiments_tell_it_apart(live: LedgerRig) -> None:
     ids = [live.ask(number, key) for number, key in enumerate(("team a", "team b", "boss"))]
     live.report(3)
-    found = [live.call("GET", f"/api/requests/{id}").json()["exposures"][0]["group"] for id in ids]
-    assert found == ["customers", None, None]
+    groups = [live.call("GET", f"/api/requests/{id}").json()["exposures"][0]["group"] for id in ids]
+    assert groups == ["customers", None, None]
 
 
 def test_feedback_counts_once_its_window_is_over(live: LedgerRig) -> None:

@@ -102,12 +102,12 @@ def test_a_server_exports_what_its_directory_has(
 ) -> None:
     for form in ("csv", "jsonl", "parquet"):
         files = [tmp_path / f"{name}.{form}" for name in ("server", "directory")]
-        found = exporting.export("--format", form, "--output", str(files[0]))
-        assert found == (0, "", f"{REQUESTS} exposures.\n")
+        status = exporting.export("--format", form, "--output", str(files[0]))
+        assert status == (0, "", f"{REQUESTS} exposures.\n")
         assert (
             main(["experiments", "export", "--ledger", str(ledger), "--format", form, "--output", str(files[1])]) == 0
         )
-        assert capsys.readouterr().err == found[2]
+        assert capsys.readouterr().err == status[2]
         assert files[0].read_bytes() == files[1].read_bytes()
     assert pq.read_table(tmp_path / "server.parquet").num_rows == REQUESTS
 

@@ -51,9 +51,9 @@ def test_every_request_is_one_row_over_two_lives_of_the_process(url: str, tmp_pa
         logs += router.log.read_text()
     directory = tmp_path / ".run/ledger"
     store = LocalStore(directory)
-    found = Exposures.concat(list(history(store, 0.0, Tables(), {}, Gaps())))
-    assert (len(found.rows), len(found.starts)) == (12, 12)
-    assert len(set(found.rows.unit.tolist())) == 1  # the same user after the restart
+    exposures = Exposures.concat(list(history(store, 0.0, Tables(), {}, Gaps())))
+    assert (len(exposures.rows), len(exposures.starts)) == (12, 12)
+    assert len(set(exposures.rows.unit.tolist())) == 1  # the same user after the restart
     kinds = [entry.kind for entry in read_entries(store)]
     assert (kinds.count("run_begun"), kinds.count("controller_started")) == (1, 2)
     kept = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
@@ -96,8 +96,8 @@ def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twic
     assert not list(history(LocalStore(directory), 0.0, Tables(), {}, Gaps())), "no segment has been written"
     with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
         ask(router.url, 3)
-    found = Exposures.concat(list(history(LocalStore(directory), 0.0, Tables(), {}, Gaps())))
-    assert (len(found.rows), len(found.starts), len(set(found.rows.request.tolist()))) == (15, 15, 15)
+    exposures = Exposures.concat(list(history(LocalStore(directory), 0.0, Tables(), {}, Gaps())))
+    assert (len(exposures.rows), len(exposures.starts), len(set(exposures.rows.request.tolist()))) == (15, 15, 15)
     assert ahead(directory) == 0
     assert not list((directory / FOLDER).iterdir())
 
@@ -131,8 +131,8 @@ SHOWN = ("at", "decision", "headline", "requests", "running", "units", "guardrai
 
 
 def report(url: str) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{url}/api/experiments/trial/report", params={"format": "json"}).json()
-    return found
+    reported: dict[str, Any] = httpx.get(f"{url}/api/experiments/trial/report", params={"format": "json"}).json()
+    return reported
 
 
 def test_exposures_are_on_disk_within_a_second() -> None:
@@ -188,9 +188,9 @@ def test_recordings_alone_start_the_controller_and_the_last_ones_are_written_at_
     }
     with standalone_router(document, tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
         ask(router.url, 3)
-    found = read(str(tmp_path / ".run/ledger"), tmp_path)
+    requests = read(str(tmp_path / ".run/ledger"), tmp_path)
     text = SECRET_WORDS.replace("horse", "[redacted]")
-    assert [recorded.body and recorded.body["messages"] for recorded in found] == [
+    assert [recorded.body and recorded.body["messages"] for recorded in requests] == [
         [{"role": "user", "content": text}]
     ] * 3
     kept = b"".join(path.read_bytes() for path in (tmp_path / ".run/ledger").rglob("*") if path.is_file())

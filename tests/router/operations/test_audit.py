@@ -60,8 +60,8 @@ class Audited:
         key = {"authorization": f"Bearer {self.keys['boss']}"}
         answer = httpx.get(f"{self.ramped.url}/api/audit", params=query, headers=key, timeout=30)
         assert answer.status_code == 200, answer.text
-        found: list[dict[str, Any]] = answer.json()["records"]
-        return found
+        listed: list[dict[str, Any]] = answer.json()["records"]
+        return listed
 
     def one(self, **query: str) -> dict[str, Any]:
         """The only record."""
@@ -271,8 +271,8 @@ def test_records_wait_while_the_controller_is_away(audited: Audited) -> None:
     assert audited.call("put_traffic").status_code == 200
     assert audited.call("put_traffic", "ann").status_code == 403
     audited.ramped.controller.absent = False
-    found = wait_until(lambda: records if len(records := audited.records()) == 2 else None, audited.records)
-    assert [record["outcome"] for record in found] == ["refused", "accepted"]
+    listed = wait_until(lambda: records if len(records := audited.records()) == 2 else None, audited.records)
+    assert [record["outcome"] for record in listed] == ["refused", "accepted"]
 
 
 def test_a_router_without_a_controller_keeps_its_own_records(rig: Rig, tmp_path: Path, servers: ServerPool) -> None:
@@ -281,10 +281,10 @@ def test_a_router_without_a_controller_keeps_its_own_records(rig: Rig, tmp_path:
     with servers.host(router.app) as url:
         refused = httpx.put(f"{url}{TRAFFIC}", json=PLAN, headers={**ANY, "origin": "https://evil.example"})
         assert refused.status_code == 403
-        found = wait_until(lambda: httpx.get(f"{url}/api/audit").json()["records"])
-    assert [(record["action"], record["outcome"], record["error"]) for record in found] == [
+        listed = wait_until(lambda: httpx.get(f"{url}/api/audit").json()["records"])
+    assert [(record["action"], record["outcome"], record["error"]) for record in listed] == [
         ("put_traffic", "refused", "foreign_origin")
     ]
     (file,) = (tmp_path / ".run/ledger/audit").glob("date=*/*.jsonl")
     lines = file.read_text().splitlines()  # a delivery that the shutdown interrupts is repeated, under the same id
-    assert {json.loads(line)["id"] for line in lines} == {found[0]["id"]}
+    assert {json.loads(line)["id"] for line in lines} == {listed[0]["id"]}

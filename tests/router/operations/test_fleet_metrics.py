@@ -73,12 +73,12 @@ def cluster(rig: Rig, servers: ServerPool, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def by_replica(samples: dict[Series, float], name: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for (metric, labels), value in samples.items():
         if metric == name:
             replica = dict(labels)["replica"]
-            found[replica] = found.get(replica, 0.0) + value
-    return found
+            values[replica] = values.get(replica, 0.0) + value
+    return values
 
 
 @pytest.mark.parametrize("router", ["r1", "r2"])
@@ -174,8 +174,8 @@ def test_while_the_control_plane_is_away_the_last_list_is_served(cluster: Cluste
 
 
 def test_targets_have_the_address_at_which_they_were_requested(cluster: Cluster) -> None:
-    (found, *_) = cluster.get("/metrics/targets", host="llm.localhost").json()
-    assert found["targets"] == ["llm.localhost"]
+    (group, *_) = cluster.get("/metrics/targets", host="llm.localhost").json()
+    assert group["targets"] == ["llm.localhost"]
     answer = cluster.get("/metrics/targets", host='x"y.localhost')
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Host")
 
@@ -209,8 +209,8 @@ def test_restricted_metrics_ask_for_credentials_and_show_the_readers_endpoints(
     cluster.chat("r2", 1, {"authorization": bearer["all"]})
 
     def seen(name: str) -> set[str]:
-        found = Scraper(cluster.urls["r1"], {"authorization": bearer[name]}).targets()
-        return {group["labels"]["__metrics_path__"].removeprefix("/metrics/") for group in found}
+        targets = Scraper(cluster.urls["r1"], {"authorization": bearer[name]}).targets()
+        return {group["labels"]["__metrics_path__"].removeprefix("/metrics/") for group in targets}
 
     assert seen("all") == {"cluster", "replicas/r1", "replicas/r2", "replicas/b1"} | {
         f"proxies/10.0.0.{node}" for node in (1, 2)

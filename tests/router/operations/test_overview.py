@@ -35,8 +35,8 @@ def overview(url: str, key: str | None = None) -> dict[str, Any]:
 
 
 def deployments(shown: dict[str, Any], endpoint: str = "chat") -> dict[str, dict[str, Any]]:
-    (found,) = [endpoint_row for endpoint_row in shown["endpoints"] if endpoint_row["endpoint"] == endpoint]
-    return {deployment["deployment"]: deployment for deployment in found["deployments"]}
+    (row,) = [endpoint_row for endpoint_row in shown["endpoints"] if endpoint_row["endpoint"] == endpoint]
+    return {deployment["deployment"]: deployment for deployment in row["deployments"]}
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_requests_are_counted_for_the_deployment_that_answered(rig: Rig) -> None
     stream = httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "stream": True})
     assert stream.status_code == 200
     shown = overview(rig.url)
-    found = deployments(shown)
-    assert found["blue"]["requests"] + found["green"]["requests"] == 22
-    assert found["blue"]["share"] + found["green"]["share"] == pytest.approx(1.0, abs=1e-3)
-    drawn = {name: deployment["requests"] - (name == "green") for name, deployment in found.items()}
-    assert found["green"]["share"] == pytest.approx(drawn["green"] / 21, abs=1e-3)
-    assert found["blue"]["weight"] == 50
-    assert found["blue"]["model"] == "blue-model"
-    assert any(deployment["first_token_s"] for deployment in found.values())
+    counts = deployments(shown)
+    assert counts["blue"]["requests"] + counts["green"]["requests"] == 22
+    assert counts["blue"]["share"] + counts["green"]["share"] == pytest.approx(1.0, abs=1e-3)
+    drawn = {name: deployment["requests"] - (name == "green") for name, deployment in counts.items()}
+    assert counts["green"]["share"] == pytest.approx(drawn["green"] / 21, abs=1e-3)
+    assert counts["blue"]["weight"] == 50
+    assert counts["blue"]["model"] == "blue-model"
+    assert any(deployment["first_token_s"] for deployment in counts.values())
     assert (shown["routers"], shown["has_controller"]) == (None, True)
     assert shown["why_not"] == "This router reads its traffic from its configuration file: change it there."
-    assert [deployment["breaker"] for deployment in found.values()] == ["closed", "closed"]
+    assert [deployment["breaker"] for deployment in counts.values()] == ["closed", "closed"]
 
 
 def test_without_requests_nothing_is_claimed(rig: Rig) -> None:
@@ -100,8 +100,8 @@ def test_requests_that_a_failing_deployment_should_have_had_are_marked(rig: Rig)
     rig.blue.answer = refuse(500, "broken")
     for _ in range(2):
         assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code == 200
-    found = deployments(overview(rig.url))
-    assert {name: (deployment["requests"], deployment["diverted"]) for name, deployment in found.items()} == {
+    counts = deployments(overview(rig.url))
+    assert {name: (deployment["requests"], deployment["diverted"]) for name, deployment in counts.items()} == {
         "blue": (0, 0),
         "green": (2, 2),
     }

@@ -31,8 +31,8 @@ def listed(url: str, key: str = "", **query: Any) -> dict[str, Any]:
     answer = httpx.get(f"{url}/api/requests", params=query, headers=headers)
     assert answer.status_code == 200, answer.text
     assert answer.headers["cache-control"] == "no-store"
-    found: dict[str, Any] = answer.json()
-    return found
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def chat(url: str, id: str, key: str = "", **fields: Any) -> httpx.Response:
@@ -56,18 +56,18 @@ def test_a_lone_router_lists_its_requests_with_the_times_of_each_step(rig: Rig) 
     httpx.get(f"{rig.url}/v1/models")
     httpx.get(f"{rig.url}/api/overview")
     wait_for(rig.url, "whole", "stream", "unknown", "wrong")
-    found = {one["id"]: one for one in listed(rig.url)["requests"]}
+    by_id = {one["id"]: one for one in listed(rig.url)["requests"]}
     assert listed(rig.url)["view"] == "this router alone"
-    whole = found["whole"]
+    whole = by_id["whole"]
     assert (whole["endpoint"], whole["deployment"], whole["reason"]) == ("chat", "blue", "traffic")
     assert (whole["prompt_tokens"], whole["completion_tokens"], whole["max_tokens"]) == (9, 3, 5)
-    assert (whole["status"], whole["attempts"], whole["stream"], found["stream"]["stream"]) == (200, 1, False, True)
+    assert (whole["status"], whole["attempts"], whole["stream"], by_id["stream"]["stream"]) == (200, 1, False, True)
     assert whole["plan"].startswith("0-")
     assert 0 < whole["admitted_s"] <= whole["sent_s"] <= whole["first_byte_s"] <= whole["duration_s"]
-    assert found["unknown"]["endpoint"] == ""
-    assert found["wrong"]["admitted_s"] is None
-    assert found["wrong"]["endpoint"] == "chat"
-    assert "secret" not in str(found)
+    assert by_id["unknown"]["endpoint"] == ""
+    assert by_id["wrong"]["admitted_s"] is None
+    assert by_id["wrong"]["endpoint"] == "chat"
+    assert "secret" not in str(by_id)
     assert [(group["status"], group["count"]) for group in listed(rig.url)["groups"]] == [(400, 1), (404, 1)] or [
         (404, 1),
         (400, 1),
@@ -101,8 +101,8 @@ def test_a_running_request_is_listed_by_every_router_until_it_ends(
             for url in (a, b):
                 wait_until(partial(runs, url, 1))
             wait_until(lambda: listed(b, id="long")["requests"][0]["first_byte_s"] is not None)
-            found = listed(b, id="long")
-            (request,) = found["requests"]
+            document = listed(b, id="long")
+            (request,) = document["requests"]
             assert (request["running"], request["deployment"], request["status"]) == (True, "blue", 200)
             assert request["plan"].startswith("0-")
             age = request["duration_s"]
@@ -124,9 +124,9 @@ def test_a_failure_is_listed_with_its_attempts_and_where_it_ended(rig: Rig) -> N
     rig.green.answer = refuse(500, "broken")
     assert chat(rig.url, "lost").status_code == 502
     wait_for(rig.url, "replaced", "lost")
-    found = {one["id"]: one for one in listed(rig.url)["requests"]}
-    assert (found["replaced"]["deployment"], found["replaced"]["reason"]) == ("green", "failover")
-    assert found["replaced"]["attempts"] == 2
+    by_id = {one["id"]: one for one in listed(rig.url)["requests"]}
+    assert (by_id["replaced"]["deployment"], by_id["replaced"]["reason"]) == ("green", "failover")
+    assert by_id["replaced"]["attempts"] == 2
     (group,) = listed(rig.url)["groups"]
     assert (group["endpoint"], group["status"], group["count"], group["id"]) == ("chat", 502, 1, "lost")
 
@@ -165,12 +165,12 @@ def test_a_failed_request_says_what_its_client_was_told_and_the_endpoint_that_it
     answer = httpx.post(f"{rig.url}{path}", json=body, headers={"x-request-id": "failed"})
     assert 400 <= answer.status_code < 500
     wait_for(rig.url, "failed")
-    found = listed(rig.url)
-    (request,), (group,) = found["requests"], found["groups"]
+    document = listed(rig.url)
+    (request,), (group,) = document["requests"], document["groups"]
     assert (request["message"], request["code"]) == told(answer)
     assert (request["endpoint"], group["endpoint"], group["message"]) == (endpoint, endpoint, request["message"])
     assert not request["is_engines"]
-    assert "secret" not in str(found)
+    assert "secret" not in str(document)
 
 
 def test_a_stream_that_breaks_off_says_why(rig: Rig) -> None:
@@ -197,13 +197,13 @@ def test_an_engines_own_words_are_for_managers_where_texts_are_recorded(rig: Rig
     chat(rig.url, "kept", keys["ann"])
     wait_for(rig.url, "kept", "kept-nowhere", key=keys["boss"])
     for name, message in (("boss", words), ("viewer", ""), ("ann", "")):
-        found = listed(rig.url, keys[name])
-        by_id = {one["id"]: one for one in found["requests"]}
+        document = listed(rig.url, keys[name])
+        by_id = {one["id"]: one for one in document["requests"]}
         assert [by_id[id]["message"] for id in ("kept-nowhere", "kept")] == ["", message]
         assert [by_id[id]["param"] for id in by_id] == ["messages", "messages"]
         assert all(one["is_engines"] for one in by_id.values())
-        assert [group["message"] for group in found["groups"]] == [message]
-        assert ("secret" in str(found)) == bool(message)
+        assert [group["message"] for group in document["groups"]] == [message]
+        assert ("secret" in str(document)) == bool(message)
 
 
 def test_a_name_that_its_caller_may_not_know_is_not_shown(rig: Rig, tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_a_name_that_its_caller_may_not_know_is_not_shown(rig: Rig, tmp_path: Pa
     assert chat(rig.url, "hers", keys["ann"], temperature="hot").status_code == 400
     assert chat(rig.url, "not-hers", keys["ann"], model="embed").status_code == 403
     wait_for(rig.url, "hers", "not-hers", key=keys["boss"])
-    found = {one["id"]: one for one in listed(rig.url, keys["boss"])["requests"]}
-    assert (found["hers"]["endpoint"], found["not-hers"]["endpoint"]) == ("chat", "")
+    by_id = {one["id"]: one for one in listed(rig.url, keys["boss"])["requests"]}
+    assert (by_id["hers"]["endpoint"], by_id["not-hers"]["endpoint"]) == ("chat", "")
 
 
 def test_a_key_that_a_client_sends_as_a_name_is_not_shown(rig: Rig, tmp_path: Path) -> None:
@@ -226,9 +226,9 @@ def test_a_key_that_a_client_sends_as_a_name_is_not_shown(rig: Rig, tmp_path: Pa
     for number, name in enumerate((key, f"x {key} y", "sk-ant-api03-" + 90 * "a", f"eyJ{80 * 'a'}.b.c")):
         assert chat(rig.url, f"r{number}", key, model=name).status_code == 404
     wait_for(rig.url, "r0", "r1", "r2", "r3", key=key)
-    found = listed(rig.url, key)
-    assert all(one["message"].startswith("The model '") for one in found["requests"])
-    assert not any(secret in str(found) for secret in (key[20:], "sk-ant-api03-aaa", "eyJaaa"))
+    document = listed(rig.url, key)
+    assert all(one["message"].startswith("The model '") for one in document["requests"])
+    assert not any(secret in str(document) for secret in (key[20:], "sk-ant-api03-aaa", "eyJaaa"))
 
 
 def test_requests_without_valid_credentials_are_counted_for_whoever_has_a_role(rig: Rig, tmp_path: Path) -> None:
@@ -245,10 +245,10 @@ def test_requests_without_valid_credentials_are_counted_for_whoever_has_a_role(r
     httpx.get(f"{rig.url}/api/me")
 
     def counted() -> dict[str, int]:
-        found = listed(rig.url, keys["boss"])["unauthorized"]
-        assert sum(found["requests"]) == sum(one["requests"] for one in found["reasons"])
-        assert (len(found["requests"]), found["step_s"]) == (60, 60)
-        return {one["reason"]: one["requests"] for one in found["reasons"]}
+        sums = listed(rig.url, keys["boss"])["unauthorized"]
+        assert sum(sums["requests"]) == sum(one["requests"] for one in sums["reasons"])
+        assert (len(sums["requests"]), sums["step_s"]) == (60, 60)
+        return {one["reason"]: one["requests"] for one in sums["reasons"]}
 
     wait_until(lambda: sum(counted().values()) == 27, counted)
     assert sorted(counted().values()) == [2, 25]
@@ -362,8 +362,8 @@ def test_a_history_counts_all_routers_shows_a_caller_its_endpoints_and_outlives_
 
     def shown(url: str, name: str) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {keys[name]}"}
-        found: dict[str, Any] = httpx.get(f"{url}/api/history", params={"range": "15m"}, headers=headers).json()
-        return found
+        history: dict[str, Any] = httpx.get(f"{url}/api/history", params={"range": "15m"}, headers=headers).json()
+        return history
 
     with servers.host(two.routers[0].app) as a, servers.host(two.routers[1].app) as b:
         for url in (a, b, b):

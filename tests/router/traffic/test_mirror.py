@@ -56,8 +56,8 @@ def the_pair(rig: Rig) -> SeenPair:
 def outcomes(rig: Rig) -> dict[str, int]:
     """The count of each outcome."""
     lines = httpx.get(f"{rig.url}/metrics").text.splitlines()
-    found = [line for line in lines if line.startswith("switchyard_mirrored_requests_total{")]
-    return {line.partition('outcome="')[2].partition('"')[0]: int(float(line.rpartition(" ")[2])) for line in found}
+    counted = [line for line in lines if line.startswith("switchyard_mirrored_requests_total{")]
+    return {line.partition('outcome="')[2].partition('"')[0]: int(float(line.rpartition(" ")[2])) for line in counted}
 
 
 def until_counted(rig: Rig, outcome: str, count: int) -> None:

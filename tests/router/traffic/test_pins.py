@@ -302,11 +302,11 @@ async def test_a_conversation_keeps_its_model_on_a_router_without_the_new_plan(
 
     async with httpx.AsyncClient() as client:
         delivered = asyncio.create_task(deliver())
-        found = await asyncio.gather(*(loop(client, number) for number in range(count)))
+        loops = await asyncio.gather(*(loop(client, number) for number in range(count)))
         await delivered
-    flaps = sum(before != after for answered in found for before, after in pairwise(answered))
-    assert flaps <= 0.005 * sum(len(answered) - 1 for answered in found)
-    assert {answered[0] for answered in found} == {"blue", "green"}
+    flaps = sum(before != after for answered in loops for before, after in pairwise(answered))
+    assert flaps <= 0.005 * sum(len(answered) - 1 for answered in loops)
+    assert {answered[0] for answered in loops} == {"blue", "green"}
 
 
 async def test_an_agents_loop_stays_on_the_model_on_which_it_began(talking: ChatRouters) -> None:
@@ -329,5 +329,5 @@ async def test_an_agents_loop_stays_on_the_model_on_which_it_began(talking: Chat
         return sum(before != after for before, after in pairwise(answered))
 
     async with httpx.AsyncClient() as client:
-        found = await asyncio.gather(*(flaps(client, number) for number in range(40)))
-    assert sum(found) <= 0.005 * 40 * 5, found
+        flaps_by_loop = await asyncio.gather(*(flaps(client, number) for number in range(40)))
+    assert sum(flaps_by_loop) <= 0.005 * 40 * 5, flaps_by_loop

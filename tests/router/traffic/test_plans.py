@@ -330,11 +330,11 @@ def test_requests_of_an_override_are_recorded_as_forced(planned: PlanRig) -> Non
     path = f"/api/requests/{answer.headers['x-request-id']}"
 
     def recorded() -> httpx.Response | None:
-        found = planned.call("GET", path)
-        return found if found.status_code != 404 else None
+        answer = planned.call("GET", path)
+        return answer if answer.status_code != 404 else None
 
-    found = wait_until(recorded)
-    (exposure,) = found.json()["exposures"]
+    exposures = wait_until(recorded)
+    (exposure,) = exposures.json()["exposures"]
     assert (exposure["assigned"], exposure["reason"]) == ("green", "override")
     assert "forced" in exposure["flags"]
     assert exposure["plan"]["id"] == answer.headers["x-switchyard-plan"]

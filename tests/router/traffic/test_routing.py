@@ -40,8 +40,8 @@ def test_the_header_chooses_even_a_deployment_without_traffic(rig: Rig) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_answer_says_by_which_rule_its_deployment_was_chosen(rig: Rig, stream: bool) -> None:
     def reason(headers: dict[str, str] | None = None, **fields: object) -> str | None:
-        found: str | None = ask(rig, headers, stream=stream, **fields).headers.get("x-switchyard-reason")
-        return found
+        header: str | None = ask(rig, headers, stream=stream, **fields).headers.get("x-switchyard-reason")
+        return header
 
     assert reason() == "traffic"
     assert reason({"azureml-model-deployment": "green"}) == "header"

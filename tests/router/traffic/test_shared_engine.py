@@ -40,8 +40,8 @@ def ask(rig: Rig, model: str = "chat", **headers: str) -> httpx.Response:
 
 
 def open_breakers(rig: Rig) -> list[str]:
-    found: list[str] = httpx.get(f"{rig.url}/ready").json()["open_breakers"]
-    return found
+    names: list[str] = httpx.get(f"{rig.url}/ready").json()["open_breakers"]
+    return names
 
 
 def test_each_adapter_is_called_by_its_own_model_and_answers_by_its_own_name(shared: Rig) -> None:

@@ -148,10 +148,10 @@ async def accessibility_problems(page: Page) -> list[str]:
     file = SCRIPTS / "node_modules" / "axe-core" / "axe.min.js"
     assert file.is_file(), "axe-core is not installed: run `make setup`"
     await page.evaluate(file.read_text())  # not as a script of the page: its policy refuses that
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    result = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{violation['id']}: {violation['help']}: {[node['html'] for node in violation['nodes']]}"
-        for violation in found["violations"]
+        for violation in result["violations"]
         if violation["impact"] in ("serious", "critical")
     ]
 

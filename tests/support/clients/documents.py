@@ -98,11 +98,11 @@ def words(page: Path) -> int:
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     tokens = _tokens(page)
     for opening, inline in pairwise(tokens):
         if opening.type == "heading_open":
             text = "".join(child.content for child in inline.children or ())
             anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-            found[anchor] = found.get(anchor, -1) + 1
-    return {f"{anchor}-{n}" if n else anchor for anchor, last in found.items() for n in range(last + 1)}
+            counts[anchor] = counts.get(anchor, -1) + 1
+    return {f"{anchor}-{n}" if n else anchor for anchor, last in counts.items() for n in range(last + 1)}

@@ -50,8 +50,8 @@ async def first_paint(browser: Browser, url: str, path: str, heading: str) -> Fi
         await devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
 
         async def counters() -> dict[str, float]:
-            found = await devtools.send("Performance.getMetrics")
-            return {metric["name"]: metric["value"] for metric in found["metrics"]}
+            performance = await devtools.send("Performance.getMetrics")
+            return {metric["name"]: metric["value"] for metric in performance["metrics"]}
 
         responses: list[Response] = []
         page.on("response", lambda response: responses.append(response))

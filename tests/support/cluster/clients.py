@@ -65,8 +65,8 @@ class Outcome:
     @property
     def served_by(self) -> str:
         """`pod:pid` of the replica, empty without one."""
-        found = re.search(r'"content": ?"([^" ]+)', self.text)
-        return found[1] if found else ""
+        content = re.search(r'"content": ?"([^" ]+)', self.text)
+        return content[1] if content else ""
 
     @property
     def stream_error(self) -> dict[str, object] | None:

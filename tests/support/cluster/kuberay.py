@@ -165,20 +165,20 @@ class KubeRay:
 
     def _environment(self, is_head: bool) -> dict[str, str]:
         """What KubeRay adds for fault tolerance and for the autoscaler's second version."""
-        found = {"RAY_timeout_ms_task_wait_for_death_info": "0", "RAY_gcs_server_request_timeout_seconds": "5"}
-        found["RAY_SERVE_KV_TIMEOUT_S"] = "5"
+        variables = {"RAY_timeout_ms_task_wait_for_death_info": "0", "RAY_gcs_server_request_timeout_seconds": "5"}
+        variables["RAY_SERVE_KV_TIMEOUT_S"] = "5"
         if self.token is not None:
-            found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
+            variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
         if self._spec.get("autoscalerOptions", {}).get("version", "v2") == "v2":
-            found["RAY_enable_autoscaler_v2"] = "1"
+            variables["RAY_enable_autoscaler_v2"] = "1"
         tolerance = self._spec.get("gcsFaultToleranceOptions")
         if tolerance and is_head:
-            found |= {"RAY_REDIS_ADDRESS": tolerance["redisAddress"], "RAY_external_storage_namespace": self.name}
+            variables |= {"RAY_REDIS_ADDRESS": tolerance["redisAddress"], "RAY_external_storage_namespace": self.name}
             password = tolerance.get("redisPassword", {})
-            found |= {"REDIS_PASSWORD": self._value(password)} if password else {}
+            variables |= {"REDIS_PASSWORD": self._value(password)} if password else {}
         elif tolerance:
-            found["RAY_gcs_rpc_server_reconnect_timeout_s"] = "600"
-        return found
+            variables["RAY_gcs_rpc_server_reconnect_timeout_s"] = "600"
+        return variables
 
     def _value(self, source: Mapping[str, Any]) -> str:
         if "value" in source:

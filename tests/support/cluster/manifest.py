@@ -109,20 +109,20 @@ def mounts(
         for name, text in data[source].items() if source else ():
             (place / name).write_text(str(text))
         if mount["mountPath"] != "/dev/shm":  # every container has its own
-            found = fixed if mount.get("readOnly") else writable
-            found[mount["mountPath"]] = str(place / mount.get("subPath", ""))
+            group = fixed if mount.get("readOnly") else writable
+            group[mount["mountPath"]] = str(place / mount.get("subPath", ""))
     return writable, fixed
 
 
 def stored(objects: Sequence[Object]) -> dict[str, dict[str, Any]]:
     """The data of the rendered Secrets and ConfigMaps, by name."""
-    found: dict[str, dict[str, Any]] = {}
+    contents: dict[str, dict[str, Any]] = {}
     for config_map in of_kind(objects, "ConfigMap"):
-        found[config_map["metadata"]["name"]] = config_map.get("data", {})
+        contents[config_map["metadata"]["name"]] = config_map.get("data", {})
     for manifest in of_kind(objects, "Secret"):
         data = {name: base64.b64decode(text).decode() for name, text in manifest.get("data", {}).items()}
-        found[manifest["metadata"]["name"]] = {**data, **manifest.get("stringData", {})}
-    return found
+        contents[manifest["metadata"]["name"]] = {**data, **manifest.get("stringData", {})}
+    return contents
 
 
 def _override(parameters: dict[str, str], resources: Mapping[str, Any]) -> None:

@@ -28,26 +28,26 @@ class Place(NamedTuple):
 
 def listening(pid: int) -> set[int]:
     """The ports on which something listens for others, in the network of this process."""
-    found = set()
+    open_ports = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             local, _, state = line.split()[1:4]
             address, _, port = local.partition(":")
             if state == _LISTENS and address not in _LOOPBACK:
-                found.add(int(port, 16))
-    return found
+                open_ports.add(int(port, 16))
+    return open_ports
 
 
 def connected(namespace: str) -> set[str]:
     """The IPv4 addresses to which a pod in `namespace` has TCP connections, opens them, or has just closed them."""
-    found = set()
+    answering = set()
     with joined(namespace):
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/thread-self/net/{table}").read_text().splitlines()[1:]:
                 remote, state = line.split()[2:4]
                 if state != _LISTENS:
-                    found.add(socket.inet_ntoa(bytes.fromhex(remote.partition(":")[0][-8:])[::-1]))
-    return found - {"127.0.0.1"}
+                    answering.add(socket.inet_ntoa(bytes.fromhex(remote.partition(":")[0][-8:])[::-1]))
+    return answering - {"127.0.0.1"}
 
 
 def accepting(namespace: str, places: Iterable[Place]) -> set[Place]:

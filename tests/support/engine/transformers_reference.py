@@ -48,6 +48,8 @@ def beams(prompt: str, **arguments: Any) -> list[tuple[list[int], float]]:
     inputs = tokenizer(prompt, return_tensors="pt")
     length = inputs["input_ids"].shape[1]
     with torch.no_grad():
-        found = model.generate(**inputs, do_sample=False, return_dict_in_generate=True, output_scores=True, **arguments)
-    pairs = zip(found.sequences[:, length:].tolist(), found.sequences_scores.tolist(), strict=True)
+        generated = model.generate(
+            **inputs, do_sample=False, return_dict_in_generate=True, output_scores=True, **arguments
+        )
+    pairs = zip(generated.sequences[:, length:].tolist(), generated.sequences_scores.tolist(), strict=True)
     return [([id for id in ids if id != tokenizer.pad_token_id], score) for ids, score in pairs]

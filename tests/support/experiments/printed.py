@@ -62,12 +62,12 @@ def statements(text: str) -> list[Statement]:
 
 def contradictions(text: str) -> list[str]:
     """What a report says that the intervals beside it deny. `text`: the whole report in words, or its beginning."""
-    found = [*_denied_cells(text), *_denied_rows(text)]
+    problems = [*_denied_cells(text), *_denied_rows(text)]
     headline = _unwrapped(text.split("\n\n")[0].split(".\n")[0] + ".")
     said = statements(text)
     for statement in said:
         if not statement.lower <= statement.estimate <= statement.upper:
-            found.append(f"the estimate is outside its interval: {statement}")
+            problems.append(f"the estimate is outside its interval: {statement}")
     words = {name: word for name, word, *both in _BETTER.findall(headline) if not any(both)}
     words |= {name: "both" for name, _, *both in _BETTER.findall(headline) if any(both)}
     words |= {name: word.split()[0] for name, word in _EQUAL.findall(headline)}
@@ -75,8 +75,8 @@ def contradictions(text: str) -> list[str]:
     for name, word in words.items():
         mine = [line for line in said if line.treatment in (name, "")]
         if mine and not _holds(word, mine):
-            found.append(f"{name} is said to be {word}, beside {mine}")
-    return found
+            problems.append(f"{name} is said to be {word}, beside {mine}")
+    return problems
 
 
 def _holds(word: str, said: list[Statement]) -> bool:

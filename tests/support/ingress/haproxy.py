@@ -51,8 +51,8 @@ class Ingress:
     def addresses(self, port: int) -> set[str]:
         """Where the process listens on the port."""
         open_ones = psutil.Process(self.process.pid).net_connections("inet")
-        found = (open_one.laddr for open_one in open_ones if open_one.status == psutil.CONN_LISTEN)
-        return {address.ip for address in found if address.port == port}
+        listened = (open_one.laddr for open_one in open_ones if open_one.status == psutil.CONN_LISTEN)
+        return {address.ip for address in listened if address.port == port}
 
 
 def current_connections(admin: Path) -> int:

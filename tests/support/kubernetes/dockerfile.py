@@ -21,15 +21,15 @@ class Stage:
 
 def stages(path: Path) -> dict[str, Stage]:
     """Every stage, in order."""
-    found: dict[str, Stage] = {}
+    by_name: dict[str, Stage] = {}
     for instruction, argument in _instructions(path.read_text()):
         if instruction == "FROM":
             base, _, name = argument.partition(" AS ")
-            found[name] = Stage(name, base, ())
-        elif found:  # before the first stage: the arguments of FROM
-            last = next(reversed(found.values()))
-            found[last.name] = Stage(last.name, last.base, (*last.steps, (instruction, argument)))
-    return found
+            by_name[name] = Stage(name, base, ())
+        elif by_name:  # before the first stage: the arguments of FROM
+            last = next(reversed(by_name.values()))
+            by_name[last.name] = Stage(last.name, last.base, (*last.steps, (instruction, argument)))
+    return by_name
 
 
 def chain(of: dict[str, Stage], name: str) -> list[Stage]:

@@ -37,8 +37,8 @@ def made(**values: Any) -> list[Manifest]:
 
 def release(name: str, **values: Any) -> list[Manifest]:
     """The chart's objects for these values and that release's name, in the namespace `switchyard`."""
-    found = chart.objects(chart.render(values, name=name, namespace="switchyard"))
-    return [json.loads(json.dumps(manifest)) for manifest in found]  # parts that YAML has once, more than once
+    objects = chart.objects(chart.render(values, name=name, namespace="switchyard"))
+    return [json.loads(json.dumps(manifest)) for manifest in objects]  # parts that YAML has once, more than once
 
 
 @dataclass(frozen=True)

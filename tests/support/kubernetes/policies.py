@@ -312,10 +312,10 @@ def _hosts(route: Manifest) -> list[str]:
 
 def _cuts_streams(timeout: str | None) -> bool:
     """`0s` is no timeout; without the field the implementation's own applies."""
-    found = re.fullmatch(r"(\d+)(s|m|h)", timeout or "")
-    if found is None:
+    duration = re.fullmatch(r"(\d+)(s|m|h)", timeout or "")
+    if duration is None:
         return True
-    seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+    seconds = int(duration[1]) * {"s": 1, "m": 60, "h": 3600}[duration[2]]
     return 0 < seconds < GRACE_S
 
 

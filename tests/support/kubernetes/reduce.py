@@ -65,8 +65,8 @@ def shared(schema: dict[str, Any]) -> dict[str, Any]:
 
 def reduced(crd: dict[str, Any], version: str = "v1") -> dict[str, Any]:
     """The schema of one version of a CRD."""
-    found = next(served for served in crd["spec"]["versions"] if served["name"] == version)
-    schema = closed(found["schema"]["openAPIV3Schema"])
+    version_schema = next(served for served in crd["spec"]["versions"] if served["name"] == version)
+    schema = closed(version_schema["schema"]["openAPIV3Schema"])
     schema["properties"] = {**schema["properties"], "metadata": {"type": "object"}}
     schema["properties"].pop("status", None)
     return shared(schema)

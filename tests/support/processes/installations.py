@@ -33,8 +33,8 @@ def default(**user_config: Any) -> dict[str, Any]:
 
 @cache
 def _default() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
-    return found
+    document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    return document
 
 
 @cache

@@ -16,11 +16,11 @@ def keepalive_timers(pid: int) -> dict[int, float | None]:
         for connection in psutil.Process(pid).net_connections("tcp4")
         if connection.status == psutil.CONN_ESTABLISHED
     }
-    found: dict[int, float | None] = {}
+    timers: dict[int, float | None] = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, _, _, timer = line.split()[:6]
         ports = tuple(int(address.rpartition(":")[2], 16) for address in (local, remote))
         if ports in ours:
             kind, _, jiffies = timer.partition(":")
-            found[ports[1]] = int(jiffies, 16) / os.sysconf("SC_CLK_TCK") if kind == KEEPALIVE_TIMER else None
-    return found
+            timers[ports[1]] = int(jiffies, 16) / os.sysconf("SC_CLK_TCK") if kind == KEEPALIVE_TIMER else None
+    return timers

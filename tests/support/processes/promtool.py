@@ -10,7 +10,7 @@ from tests.support.processes.project import ROOT
 
 def promtool(*arguments: str | Path) -> tuple[bool, str]:
     """Whether the check passed, and its output."""
-    found = os.environ.get("PROMTOOL") or shutil.which("promtool") or ROOT / ".tools/promtool"
-    assert Path(found).exists(), "promtool is missing: `make setup`, Debian's package `prometheus`, or PROMTOOL=/path"
-    done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=240, check=False)
+    binary = os.environ.get("PROMTOOL") or shutil.which("promtool") or ROOT / ".tools/promtool"
+    assert Path(binary).exists(), "promtool is missing: `make setup`, Debian's package `prometheus`, or PROMTOOL=/path"
+    done = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=240, check=False)
     return done.returncode == 0, done.stdout + done.stderr

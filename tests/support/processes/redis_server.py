@@ -64,6 +64,6 @@ def redis_server() -> Iterator[RedisServer]:
 def _binary() -> str:
     chosen = os.environ.get("SWITCHYARD_TEST_REDIS")
     installed = Path(sys.executable).parent / "redis-server"
-    found = chosen or (str(installed) if installed.exists() else shutil.which("redis-server"))
-    assert found, "no redis-server: `make setup` installs one"
-    return found
+    binary = chosen or (str(installed) if installed.exists() else shutil.which("redis-server"))
+    assert binary, "no redis-server: `make setup` installs one"
+    return binary

@@ -20,12 +20,12 @@ class Scraper:
     def targets(self) -> list[dict[str, Any]]:
         answer = self._get(f"{self._url}/metrics/targets")
         assert answer.headers["content-type"] == "application/json"
-        found: list[dict[str, Any]] = answer.json()
-        return found
+        groups: list[dict[str, Any]] = answer.json()
+        return groups
 
     def scrape(self) -> dict[Series, float]:
         """Every sample of one round."""
-        found: dict[Series, float] = {}
+        values: dict[Series, float] = {}
         for target in self.targets():
             (address,), labels = target["targets"], target["labels"]
             answer = self._get(f"http://{address}{labels['__metrics_path__']}")
@@ -34,11 +34,11 @@ class Scraper:
             for family in text_string_to_metric_families(answer.text):
                 for sample in family.samples:
                     key = sample.name, tuple(sorted({**sample.labels, **of_target}.items()))
-                    assert key not in found, "two targets have the same series"
-                    found[key] = sample.value
-        for key, value in found.items():
+                    assert key not in values, "two targets have the same series"
+                    values[key] = sample.value
+        for key, value in values.items():
             self.series.setdefault(key, []).append(value)
-        return found
+        return values
 
     def increase(self, name: str) -> float:
         """`sum(increase(name))` over all that was scraped: a counter that falls was reset, as in Prometheus, and one

@@ -23,17 +23,17 @@ _DATA = re.compile(rb"^data: ?(\{.*\})\r?$", re.MULTILINE)
 
 def seen(stream: bytes) -> Seen:
     """The parts of a stream by their paths. How it is cut into events makes no difference."""
-    found: Seen = {}
+    parts: Seen = {}
     for data in _DATA.findall(stream):
         event = json.loads(data)
         kind = event.get("type", event.get("event", ""))
         is_whole = kind.endswith((".done", ".completed", ".added"))
         for path, value in _leaves(event, kind if isinstance(kind, str) else ""):
             if isinstance(value, str) and path.rpartition(".")[2] in _TEXTS and not is_whole:
-                found[path] = found.get(path, "") + value
+                parts[path] = parts.get(path, "") + value
             elif value is not None:
-                found[path] = value
-    return {path: value for path, value in found.items() if value != ""}
+                parts[path] = value
+    return {path: value for path, value in parts.items() if value != ""}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

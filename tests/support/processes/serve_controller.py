@@ -17,8 +17,8 @@ def _function() -> Callable[[Any, float], int]:
 
     def steps_meanwhile(controller: Any, within_s: float) -> int:
         def steps() -> int:
-            found: int = controller._health_metrics_tracker.num_control_loops
-            return found
+            count: int = controller._health_metrics_tracker.num_control_loops
+            return count
 
         before, deadline = steps(), time.monotonic() + within_s
         while steps() == before and time.monotonic() < deadline:

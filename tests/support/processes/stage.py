@@ -138,19 +138,19 @@ class Stage:
         self.controller.tick()
 
     def ask(self, path: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.answers.answer("GET", f"/experiments/trial{path}", {}, b"").body)
-        return found
+        document: dict[str, Any] = json.loads(self.answers.answer("GET", f"/experiments/trial{path}", {}, b"").body)
+        return document
 
     @property
     def acting(self) -> dict[str, Any]:
         self.now += 1.0  # reports are kept for a second
-        found: dict[str, Any] = self.ask()["acting"]
-        return found
+        state: dict[str, Any] = self.ask()["acting"]
+        return state
 
     def entries(self) -> list[tuple[str, str]]:
-        found = read_entries(LocalStore(self.directory / ".run/ledger"))
+        listed = read_entries(LocalStore(self.directory / ".run/ledger"))
         return [
             (entry.kind, entry.detail["text"])
-            for entry in found
+            for entry in listed
             if "state" in entry.detail and entry.kind != "run_state"
         ]

@@ -325,8 +325,8 @@ def test_a_change_that_moves_no_conversation_keeps_no_earlier_weights() -> None:
 
 def test_beyond_the_bound_the_oldest_weights_are_dropped() -> None:
     weights = [{"blue": share, "green": 100 - share} for share in range(1, MAX_EARLIER + 5)]
-    found = changed(chat_endpoint(pin_s=10_000.0), *weights)
-    assert [name for name, _ in found] == weights[-MAX_EARLIER - 1 : -1]
+    plans = changed(chat_endpoint(pin_s=10_000.0), *weights)
+    assert [name for name, _ in plans] == weights[-MAX_EARLIER - 1 : -1]
 
 
 def test_a_deployment_stays_withdrawn_until_it_has_a_share_again() -> None:

@@ -44,8 +44,8 @@ def test_a_comparison_takes_its_ratios_within_each_round() -> None:
 )
 def test_the_table_shows_how_the_router_compares(per_s: float, first_ms: float, standing: str) -> None:
     given = {ENGINE: (120, 4), SWITCHYARD: (per_s, first_ms), VLLM_ROUTER: (100, 6), LITELLM: (20, 90), FLOOR: (999, 1)}
-    found = {name: {n: [a_turn(rate, [ms])] for n in CHAT.requests} for name, (rate, ms) in given.items()}
-    lines = list(tables(CHAT, found))
+    measured = {name: {n: [a_turn(rate, [ms])] for n in CHAT.requests} for name, (rate, ms) in given.items()}
+    lines = list(tables(CHAT, measured))
     rows = [line for line in lines if line.startswith("| vllm-router | 16 |")]
     assert rows == [f"| vllm-router | 16 | {per_s / 100:.2f} | {first_ms - 6:+.1f} ms | {standing} |"]
     assert f"| **{SWITCHYARD}** | {per_s} | {per_s / 120:.2f} | {first_ms:.1f} / {first_ms:.1f} ms |" in "".join(lines)

@@ -102,11 +102,11 @@ def test_every_node_computes_the_same_and_a_new_replica_takes_only_its_share(
 
 def under_way(four: Ingress, key: str, bound: str, number: int, stack: ExitStack) -> list[str]:
     """The replicas that served that many requests with the key, in order."""
-    found = []
+    answers = []
     for _ in range(number):
         response = stack.enter_context(opened(four, "/lasting", f"{key} {bound}"))
-        found.append(response.read(1).decode())
-    return found
+        answers.append(response.read(1).decode())
+    return answers
 
 
 def room(requests: int, bound: float) -> int:

@@ -96,22 +96,22 @@ async def test_every_replica_is_listed_with_its_node_and_whether_it_can_answer()
         blue=[replica("b1", State.STARTING, Actor()), replica("b2", State.RUNNING, None)],
         asleep=[],
     )
-    found = await fleet_of(running).fleet()
-    assert found.replicas == [
+    listed = await fleet_of(running).fleet()
+    assert listed.replicas == [
         Replica("r1", "router", "10.0.0.1", started_at=50.0, accelerator="H100"),
         Replica("r2", "router", "10.0.0.2", STOPPING, 50.0),
         Replica("b1", "blue", "10.0.0.1", "STARTING", 50.0, "H100", can_answer=False),
         Replica("b2", "blue", "10.0.0.1", accelerator="H100", can_answer=False),
     ]
-    assert [replica.is_draining for replica in found.replicas] == [False, True, False, False]
+    assert [replica.is_draining for replica in listed.replicas] == [False, True, False, False]
     arguments = {"llm_config": {"engine_kwargs": {"seed": 1}}}
-    assert found.applications["blue"] == ApplicationState("RUNNING", "", arguments)
-    assert found.states == {
+    assert listed.applications["blue"] == ApplicationState("RUNNING", "", arguments)
+    assert listed.states == {
         "router": {"STARTING": 0, "RUNNING": 1, "STOPPING": 1},
         "blue": {"STARTING": 1, "RUNNING": 1, "STOPPING": 0},
         "asleep": {"STARTING": 0, "RUNNING": 0, "STOPPING": 0},
     }
-    assert found.proxies == ["10.0.0.1"]
+    assert listed.proxies == ["10.0.0.1"]
 
 
 async def test_without_haproxy_there_are_no_proxies() -> None:

@@ -372,9 +372,9 @@ def test_silent_connections_are_probed_with_tcp_keepalive(tmp_path: Path) -> Non
     with proxy(tmp_path) as running, serve(replica("blue")) as url, closing(running.connection()) as kept:
         running.start(port_of(url))
         answer(kept, "/v1/whole")
-        found = keepalive_timers(running.processes[0].pid)
+        timers = keepalive_timers(running.processes[0].pid)
         for port, silent_s in ((kept.sock.getsockname()[1], CLIENT_SILENT_S), (port_of(url), SILENT_S)):
-            due_s = found[port]
+            due_s = timers[port]
             assert due_s is not None, "no keepalive"
             assert due_s <= silent_s / 2
 

@@ -191,10 +191,10 @@ def test_every_command_that_is_printed_runs_where_it_was_printed(stand: Stand) -
     for phase in Phase:
         write_record(stand.directory / "run", replace(dead, phase=phase))
         said += [stand.printed("status"), stand.printed("traffic", "chat"), stand.printed("doctor", broken)]
-    found = {line for text in said for line in commands_in(text)}
-    named = {line.partition(f"{invocation.program()} ")[2].partition(" ")[0] for line in found}
+    printed = {line for text in said for line in commands_in(text)}
+    named = {line.partition(f"{invocation.program()} ")[2].partition(" ")[0] for line in printed}
     assert named >= {"serve", "stop", "check", "keys"}
-    for line in found:
+    for line in printed:
         stand.paste(line)
 
 
@@ -245,11 +245,11 @@ def test_no_message_of_the_deployments_names_a_command_that_may_not_be_found() -
     """The help's examples are made pasteable when they are shown. A pod's command stays bare."""
     bare = re.compile(rf"(?<!-- )\bswitchyard ({'|'.join(COMMANDS)})\b|\bmake [a-z]|\bpython -m ")
     generated = {"generated.py"}  # files of a repository and the commands of its pods
-    found = {
+    places = {
         f"{path.relative_to(ROOT)}:{line}"
         for path in (ROOT / "deployments").rglob("*.py")
         if path.name not in generated and path.name != "invocation.py"
         for line, text in strings(path)
         if bare.search(text) and not text.startswith("Serve language models")
     }
-    assert found == set()
+    assert places == set()

@@ -31,8 +31,8 @@ EXAMPLES = (CHART / "values.yaml", *sorted((CHART / "ci").glob("*-values.yaml"))
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Helm]:
-    with helm(CHART) as found:
-        yield found
+    with helm(CHART) as chart_of_helm:
+        yield chart_of_helm
 
 
 def render(values: Mapping[str, Any], *, name: str = "switchyard", namespace: str = "switchyard") -> dict[str, str]:
@@ -86,9 +86,9 @@ def test_kustomize_makes_the_same_objects_as_helm(real: Helm, file: Path, tmp_pa
 
 def built(directory: Path) -> list[Any]:
     """kustomize's objects, without what Helm leaves to the command line: the Namespace, and the namespace of each."""
-    found = [manifest for manifest in kustomized(directory) if manifest["kind"] != "Namespace"]
-    assert {manifest["metadata"].pop("namespace") for manifest in found} == {"team"}
-    return found
+    objects = [manifest for manifest in kustomized(directory) if manifest["kind"] != "Namespace"]
+    assert {manifest["metadata"].pop("namespace") for manifest in objects} == {"team"}
+    return objects
 
 
 def identity(manifest: Mapping[str, Any]) -> tuple[str, str]:
@@ -110,33 +110,33 @@ def test_a_difference_from_helm_is_found(real: Helm, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_helm_finds_nothing_wrong_with_an_example(real: Helm, file: Path) -> None:
-    found = real.lint(yaml.safe_load(file.read_text()))
-    assert found["errors"] == []
-    assert {message["error"] for message in found["messages"]} <= {"icon is recommended"}
+    result = real.lint(yaml.safe_load(file.read_text()))
+    assert result["errors"] == []
+    assert {message["error"] for message in result["messages"]} <= {"icon is recommended"}
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_is_valid_and_its_models_fit(file: Path) -> None:
     values = yaml.safe_load(file.read_text()) | {"host": "models.example.com", "monitoring": {"enabled": True}}
-    found = chart.objects(render(values))
-    assert capacity.problems(ray_service(found), found) == []
-    assert [problem for manifest in found for problem in schemas.problems(manifest)] == []
+    objects = chart.objects(render(values))
+    assert capacity.problems(ray_service(objects), objects) == []
+    assert [problem for manifest in objects for problem in schemas.problems(manifest)] == []
 
 
 @pytest.mark.parametrize("most", [1, 4, 5, 8, 9, 19, 20, 45, 46, 93, 194, 995])
 def test_haproxys_settings_are_for_as_many_nodes_as_there_may_be(most: int) -> None:
     values = {"models": [MODEL], "nodes": {"L4": {"max": most}}}
-    found = chart.objects(render(values))
-    count = most_nodes(ray_service(found)["spec"]["rayClusterConfig"])
-    (size,) = (manifest for manifest in found if manifest["metadata"]["name"] == "switchyard-size")
+    objects = chart.objects(render(values))
+    count = most_nodes(ray_service(objects)["spec"]["rayClusterConfig"])
+    (size,) = (manifest for manifest in objects if manifest["metadata"]["name"] == "switchyard-size")
     assert {**cluster_settings(1), **size["data"]} == cluster_settings(count)
 
 
 def test_name_servers_that_engines_may_not_ask_are_found() -> None:
     def warned(values: Mapping[str, Any], change: Callable[[Any], object] = lambda _: None) -> list[str]:
-        found = chart.objects(render({"models": [{**MODEL, "source": "package:x"}], **values}))
-        change(next(manifest for manifest in found if manifest["metadata"]["name"] == "switchyard-engines")["spec"])
-        return capacity.warnings(ray_service(found), found)
+        objects = chart.objects(render({"models": [{**MODEL, "source": "package:x"}], **values}))
+        change(next(manifest for manifest in objects if manifest["metadata"]["name"] == "switchyard-engines")["spec"])
+        return capacity.warnings(ray_service(objects), objects)
 
     assert warned({}) == []
     (no_address,) = warned({"dns": {"cidrs": []}})
@@ -169,9 +169,9 @@ def test_two_releases_in_a_namespace_share_nothing() -> None:
 def test_one_grafana_may_show_several_releases() -> None:
     """It takes one dashboard for each uid of at most 40 characters, and in a folder for each title."""
     places = [("blue", "team"), ("green", "team"), ("blue", "other"), ("x" * 46, "y" * 63)]
-    found = [board for place in places for board in boards(*place)]
-    assert len({board["uid"] for board in found}) == len({board["title"] for board in found}) == 5 * len(places)
-    assert max(len(board["uid"]) for board in found) <= 40
+    titles = [board for place in places for board in boards(*place)]
+    assert len({board["uid"] for board in titles}) == len({board["title"] for board in titles}) == 5 * len(places)
+    assert max(len(board["uid"]) for board in titles) <= 40
 
 
 def boards(name: str, namespace: str) -> list[Any]:
@@ -196,19 +196,19 @@ def test_the_notes_have_the_next_commands_and_what_may_stop_them() -> None:
 )
 def test_issued_keys_are_kept_on_a_volume_or_in_a_bucket_or_it_is_said(ledger: dict[str, str], kept: bool) -> None:
     values = {"models": [MODEL], "router": {"access": {"issue_keys": True}}, "ledger": ledger}
-    found = chart.objects(render(values))
-    router = ray_service(found)["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]["template"]["spec"]
-    served = yaml.safe_load(ray_service(found)["spec"]["serveConfigV2"])
+    objects = chart.objects(render(values))
+    router = ray_service(objects)["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]["template"]["spec"]
+    served = yaml.safe_load(ray_service(objects)["spec"]["serveConfigV2"])
     config = served["applications"][0]["deployments"][0]["user_config"]
     assert config["access"]["issue_keys"] is True
     assert config["access"]["keys_file"] == "/etc/switchyard/keys.yaml", "the rest of the chart's own stays"
     assert config.get("ledger", {}).get("url") == ledger.get("url")
-    claims = {manifest["metadata"]["name"] for manifest in found if manifest["kind"] == "PersistentVolumeClaim"}
+    claims = {manifest["metadata"]["name"] for manifest in objects if manifest["kind"] == "PersistentVolumeClaim"}
     (volume,) = (volume for volume in router["volumes"] if volume["name"] == "ledger")
     assert ("switchyard-ledger" in claims) is ("persistentVolumeClaim" in volume) is ("size" in ledger)
     secrets = [source["secretRef"]["name"] for source in router["containers"][0]["envFrom"] if "secretRef" in source]
     assert secrets == ["bucket"] * ("url" in ledger)
-    said = [line for line in capacity.warnings(ray_service(found), found) if "ledger.url" in line]
+    said = [line for line in capacity.warnings(ray_service(objects), objects) if "ledger.url" in line]
     assert (said == []) is kept
     assert ("gone when that moves" in chart.notes(values, name="switchyard", namespace="switchyard")) is not kept
 
@@ -239,9 +239,9 @@ def test_pods_without_engines_are_on_the_nodes_that_the_values_name() -> None:
 
 def test_a_model_is_five_values() -> None:
     model = {"name": "qwen3-8b", "source": "hf:Qwen/Qwen3-8B", "gpu": "L4", "replicas": "1-8", "share": 100}
-    found = chart.objects(render({"models": [model]}))
-    assert capacity.problems(ray_service(found), found) == []
-    group = ray_service(found)["spec"]["rayClusterConfig"]["workerGroupSpecs"][1]
+    objects = chart.objects(render({"models": [model]}))
+    assert capacity.problems(ray_service(objects), objects) == []
+    group = ray_service(objects)["spec"]["rayClusterConfig"]["workerGroupSpecs"][1]
     assert (group["groupName"], group["maxReplicas"]) == ("gpu-l4", 10)
 
 

@@ -89,10 +89,10 @@ def locked(inputs: set[str]) -> set[str]:
             whom[name] = set()
         elif words := line.replace("# via", "").strip(" #"):
             whom[name].add(words)
-    found = {f"-r requirements/{name}.in" for name in inputs}
-    while more := {name for name, by in whom.items() if name not in found and by & found}:
-        found |= more
-    return found & whom.keys()
+    files = {f"-r requirements/{name}.in" for name in inputs}
+    while more := {name for name, by in whom.items() if name not in files and by & files}:
+        files |= more
+    return files & whom.keys()
 
 
 def test_the_cpu_image_has_what_serves_and_nothing_of_the_tests() -> None:
@@ -205,9 +205,9 @@ def test_the_steps_of_the_routers_image_make_what_the_manifests_start(tmp_path: 
     script = Path(directory.environment["RAY_SERVE_HAPROXY_BINARY_PATH"])
     assert os.access(script, os.X_OK)
     assert "HAProxy version" in directory.run(f"{script} -v")
-    found = {finding["area"]: finding for finding in json.loads(directory.run("switchyard doctor --json || true"))}
-    assert found["packages"]["level"] == "ok", found["packages"]
-    assert "serve_config.yaml is missing and no running Serve answers" in found["configuration"]["message"]
+    by_area = {finding["area"]: finding for finding in json.loads(directory.run("switchyard doctor --json || true"))}
+    assert by_area["packages"]["level"] == "ok", by_area["packages"]
+    assert "serve_config.yaml is missing and no running Serve answers" in by_area["configuration"]["message"]
     where = directory.run("python -c 'import deployments.cli.main as it; print(it.__file__)'")
     assert Path(where.strip()).is_relative_to(tmp_path / "app")
     written = sorted({re.sub(r"-\d+$", "-N", path.name) for path in (tmp_path / "app/bin").iterdir()})

@@ -24,9 +24,9 @@ def test_a_hub_id_in_an_overlay_is_found() -> None:
         served = service["spec"]["serveConfigV2"]
         service["spec"]["serveConfigV2"] = served.replace("/models/BAAI/", "BAAI/")
 
-    (found,) = capacity.problems(ray_service(planted("gpu", "RayService", plant)), rendered("gpu"))
-    assert re.match("bge: BAAI/bge-base-en-v1.5@[0-9a-f]{40} comes from a model hub", found)
-    assert "set model_source: /models/BAAI/bge-base-en-v1.5" in found
+    (problem,) = capacity.problems(ray_service(planted("gpu", "RayService", plant)), rendered("gpu"))
+    assert re.match("bge: BAAI/bge-base-en-v1.5@[0-9a-f]{40} comes from a model hub", problem)
+    assert "set model_source: /models/BAAI/bge-base-en-v1.5" in problem
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -198,9 +198,9 @@ PLANTED: list[tuple[policies.Policy, Change, str]] = [
 
 @pytest.mark.parametrize(("policy", "change", "said"), PLANTED)
 def test_a_policy_that_is_broken_is_found(policy: policies.Policy, change: Change, said: str) -> None:
-    found = list(policy(planted("gpu", "RayService", change)))
-    assert found
-    assert said in found[0]
+    problems = list(policy(planted("gpu", "RayService", change)))
+    assert problems
+    assert said in problems[0]
 
 
 def test_every_policy_has_a_planted_mistake() -> None:
@@ -224,8 +224,8 @@ def test_an_ingress_that_cannot_work_is_found(kind: str, change: Change, said: s
     manifests = made(host="models.example.com", entrance={"kind": "ingress"})
     assert list(policies.open_ingresses(manifests)) == []
     change(next(manifest for manifest in manifests if manifest["kind"] == kind))
-    (found,) = policies.open_ingresses(manifests)
-    assert said in found
+    (problem,) = policies.open_ingresses(manifests)
+    assert said in problem
 
 
 def rule(route: Manifest) -> Any:

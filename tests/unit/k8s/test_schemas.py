@@ -51,8 +51,8 @@ def test_every_overlay_is_checked_and_its_objects_have_fields_that_exist(overlay
 )
 def test_a_field_that_does_not_exist_is_found(kind: str, change: Change, said: str) -> None:
     changed = next(manifest for manifest in planted("gpu", kind, change) if manifest["kind"] == kind)
-    (found,) = schemas.problems(changed)
-    assert said in found
+    (problem,) = schemas.problems(changed)
+    assert said in problem
 
 
 def test_an_ingress_fields_exist() -> None:

@@ -23,8 +23,8 @@ from tests.support.kubernetes.values import odd, of, places, releases, right, tw
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Helm]:
-    with helm(CHART) as found:
-        yield found
+    with helm(CHART) as chart_of_helm:
+        yield chart_of_helm
 
 
 def refused(values: Mapping[str, Any], name: str = "switchyard") -> list[str]:
@@ -196,8 +196,8 @@ def test_a_release_has_a_name_that_kuberay_and_kubernetes_take(real: Helm, name:
 
 
 def test_the_longest_names_fit() -> None:
-    found = accepted({**of(name="m" * 42), "host": "a.b", "monitoring": {"enabled": True}}, "x" * 46)
-    assert [problem for values in found for problem in wrong(values)] == []
+    accepted_by = accepted({**of(name="m" * 42), "host": "a.b", "monitoring": {"enabled": True}}, "x" * 46)
+    assert [problem for values in accepted_by for problem in wrong(values)] == []
 
 
 def accepted(values: Mapping[str, Any], name: str) -> list[Manifest]:
@@ -232,10 +232,10 @@ def test_helm_and_the_check_accept_the_same_and_what_they_accept_works(
     said = refused(values, name)
     assert bool(said) == bool(helm_says(real, values, name)), said
     if not said:
-        found = accepted(values, name)
-        assert [problem for values in found for problem in wrong(values)] == []
-        assert capacity.problems(ray_service(found), found) == []
-        assert list(policies.survives_its_head(found)) == [], "the Service of its own Redis"
+        accepted_by = accepted(values, name)
+        assert [problem for values in accepted_by for problem in wrong(values)] == []
+        assert capacity.problems(ray_service(accepted_by), accepted_by) == []
+        assert list(policies.survives_its_head(accepted_by)) == [], "the Service of its own Redis"
 
 
 @settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))

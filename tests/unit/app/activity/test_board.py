@@ -78,8 +78,8 @@ def test_a_request_is_listed_once_however_reports_overlap(sent: list[tuple[str, 
         requests = [request(number, id=f"{router}{number}") for number in range(first, end)]
         expected |= {one.id for one in requests}
         board.take(report(requests, router=router, first=first), NOW)
-    found = ids(board)
-    assert sorted(found) == sorted(expected)
+    listed = ids(board)
+    assert sorted(listed) == sorted(expected)
     times = [one["at"] for one in board.requests(Wanted(), NOW)["requests"]]
     assert times == sorted(times, reverse=True)
 
@@ -164,9 +164,9 @@ def test_requests_are_found_by_every_filter(wanted: dict[str, object], found: st
 def test_a_reader_learns_of_no_name_that_it_may_not_see() -> None:
     board = Board()
     board.take(report([request(0), request(1, endpoint="secret", deployment="hidden", caller="eve", error="x")]), NOW)
-    found = board.requests(Wanted(endpoints=["chat"]), NOW)
-    assert not {"secret", "hidden", "eve", "x"} & set(str(found).replace("'", " ").split())
-    assert "key-1" not in str(found), "the id by which limits are counted"
+    page = board.requests(Wanted(endpoints=["chat"]), NOW)
+    assert not {"secret", "hidden", "eve", "x"} & set(str(page).replace("'", " ").split())
+    assert "key-1" not in str(page), "the id by which limits are counted"
 
 
 def test_a_request_that_reached_no_endpoint_is_seen_by_its_caller_and_by_those_who_see_all() -> None:
@@ -192,11 +192,11 @@ def test_what_runs_is_what_each_router_reported_last_for_as_long_as_it_is_heard(
         running = [request(number, id=f"{router}{number}", status=0, running=True) for number in numbers]
         board.take(decode(encode(ActivityReport(router, 0, [], [], running))), now)
         last[router] = (now, {one.id for one in running})
-    found = board.requests(Wanted(), now)
+    page = board.requests(Wanted(), now)
     expected = {id for at, ids in last.values() if now - at < SILENT_S for id in ids}
-    assert {one["id"] for one in found["requests"]} == expected
-    assert found["running"] == found["matching"] == found["kept"] == len(expected)
-    assert found["groups"] == [], "what runs has not failed"
+    assert {one["id"] for one in page["requests"]} == expected
+    assert page["running"] == page["matching"] == page["kept"] == len(expected)
+    assert page["groups"] == [], "what runs has not failed"
     for status, count in (("running", len(expected)), ("answered", 0), ("failed", 0), ("2xx", 0)):
         assert board.requests(Wanted(status=status), now)["matching"] == count
     assert board.requests(Wanted(), now + SILENT_S)["requests"] == []
@@ -215,9 +215,9 @@ def test_a_flood_hides_neither_other_failures_nor_grows() -> None:
     board.take(report([request(0, status=503, error="unavailable")]), NOW)
     flood = [request(number, status=400, error="bad_request") for number in range(1, 3000)]
     board.take(report(flood, first=1), NOW)
-    found = board.requests(Wanted(), NOW)
-    assert found["kept"] <= MOST_REQUESTS + MOST_FAILED_ALIKE + 1
-    assert [(group["status"], group["error"]) for group in found["groups"]] == [
+    page = board.requests(Wanted(), NOW)
+    assert page["kept"] <= MOST_REQUESTS + MOST_FAILED_ALIKE + 1
+    assert [(group["status"], group["error"]) for group in page["groups"]] == [
         (400, "bad_request"),
         (503, "unavailable"),
     ]

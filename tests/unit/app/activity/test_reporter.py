@@ -68,11 +68,11 @@ def test_times_are_since_the_arrival_and_a_step_that_was_not_reached_has_none() 
     record = Record("openai", "chat", "r", status=503, error="unavailable")
     record.admitted = record.started + 0.5
     log.add(record, plan="", caller_id="", trace_id=0xABC)
-    (found,) = log.after(0)[1]
-    assert found.admitted_s == pytest.approx(0.5)
-    assert (found.sent_s, found.first_byte_s, found.prompt_tokens) == (None, None, None)
-    assert found.trace == f"{0xABC:032x}"
-    assert found.duration_s >= 0
+    (listed,) = log.after(0)[1]
+    assert listed.admitted_s == pytest.approx(0.5)
+    assert (listed.sent_s, listed.first_byte_s, listed.prompt_tokens) == (None, None, None)
+    assert listed.trace == f"{0xABC:032x}"
+    assert listed.duration_s >= 0
 
 
 def test_requests_that_anyone_can_send_are_not_listed() -> None:

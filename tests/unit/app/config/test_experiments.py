@@ -136,8 +136,8 @@ def test_a_minimal_experiment_has_four_lines() -> None:
     ],
 )
 def test_an_invalid_experiment_is_refused_with_path_and_fix(change: dict[str, Any], message: str) -> None:
-    found = problems(with_experiments(first={**FOUR_LINES, **change}))
-    assert any(line.startswith(message) for line in found), found
+    reported = problems(with_experiments(first={**FOUR_LINES, **change}))
+    assert any(line.startswith(message) for line in reported), reported
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -821,9 +821,9 @@ def test_the_line_that_breaks_the_syntax_is_named_and_not_the_one_where_it_shows
     right: str, wrong: str, fix: str, tmp_path: Path
 ) -> None:
     file, line = written(tmp_path, right, wrong)
-    (found,) = check_file(file)
-    assert found.startswith(f"{file}:{line}: not YAML: ")
-    assert fnmatch(found.rpartition("; ")[2], fix)
+    (problem,) = check_file(file)
+    assert problem.startswith(f"{file}:{line}: not YAML: ")
+    assert fnmatch(problem.rpartition("; ")[2], fix)
 
 
 def test_the_file_of_the_project_has_no_problem() -> None:
@@ -930,7 +930,7 @@ def test_a_replica_gets_as_many_requests_as_fill_its_batch(at_once: int, warning
     file, line = written(tmp_path, "max_ongoing_requests: 32", f"max_ongoing_requests: {at_once}")
     document = read_yaml(file)
     assert isinstance(document, dict)
-    found = located(file, engine_warnings(document))
-    assert [text.partition(f"{line}: {REPLICAS}.max_ongoing_requests: ")[2][: len(warning)] for text in found] == (
+    warnings = located(file, engine_warnings(document))
+    assert [text.partition(f"{line}: {REPLICAS}.max_ongoing_requests: ")[2][: len(warning)] for text in warnings] == (
         [warning] if warning else []
     )

@@ -42,9 +42,9 @@ def test_the_result_is_that_of_a_full_parse(documents: list[list[int]]) -> None:
     parser = Parser()
     for shares in documents:
         data = document(*shares)
-        found, expected = outcome(parser.parse, data), outcome(parse, data)
-        assert found == expected
-        assert isinstance(found, list) == (101 in shares)
+        loaded, expected = outcome(parser.parse, data), outcome(parse, data)
+        assert loaded == expected
+        assert isinstance(loaded, list) == (101 in shares)
 
 
 def test_only_what_has_changed_is_parsed() -> None:

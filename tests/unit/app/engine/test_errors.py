@@ -33,9 +33,9 @@ def error(message: str, code: object = 400, param: str | None = None) -> bytes:
 
 
 def test_a_rejection_keeps_its_status_and_field() -> None:
-    found = engine_error(error("bad", 404, "body.messages.0.role"), 404)
-    assert isinstance(found, Rejected)
-    assert (found.status, found.param, found.message) == (404, "messages[0].role", "messages[0].role: bad")
+    raised = engine_error(error("bad", 404, "body.messages.0.role"), 404)
+    assert isinstance(raised, Rejected)
+    assert (raised.status, raised.param, raised.message) == (404, "messages[0].role", "messages[0].role: bad")
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_a_model_that_the_engine_lacks_is_not_the_clients_fault(body: bytes) -> 
 
 
 def test_a_text_that_is_too_long_is_no_field_of_vllms_own_name() -> None:
-    found = engine_error(
+    raised = engine_error(
         error("The context is 10 tokens. (parameter=input_tokens, value=11)", 400, "input_tokens"), 400
     )
-    assert (found.message, found.param) == ("The context is 10 tokens.", None)
+    assert (raised.message, raised.param) == ("The context is 10 tokens.", None)
 
 
 def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
@@ -108,9 +108,9 @@ def test_pydantics_report_becomes_one_sentence() -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 500, 503])
 def test_other_errors_are_the_deployments_fault(status: int) -> None:
-    found = engine_error(error("secret detail", status), status)
-    assert isinstance(found, Broken)
-    assert "secret" not in found.message
+    raised = engine_error(error("secret detail", status), status)
+    assert isinstance(raised, Broken)
+    assert "secret" not in raised.message
 
 
 @pytest.mark.parametrize("body", [b'{"error":"Unauthorized"}', b'{"error":{}}', b'{"detail":"Bad"}'])
@@ -144,8 +144,8 @@ def test_a_body_that_is_too_large_for_a_server_in_between_is_the_clients_fault()
 @pytest.mark.parametrize("in_param", [False, True])
 def test_no_error_has_the_name_of_a_python_class(place: str, path: str | None, in_param: bool) -> None:
     report = f"2 validation errors for Part\n{place}\n  Field required [type=missing, input_value={{}}]\n    For"
-    found = engine_error(error("Field required" if in_param else report, 400, place if in_param else None), 400)
-    assert (found.param, found.message) == (path, f"{path}: Field required" if path else "Field required")
+    raised = engine_error(error("Field required" if in_param else report, 400, place if in_param else None), 400)
+    assert (raised.param, raised.message) == (path, f"{path}: Field required" if path else "Field required")
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
@@ -174,8 +174,8 @@ def test_the_part_that_a_model_of_texts_cannot_read_is_found(body: dict[str, Any
 def test_an_error_that_is_longer_than_what_is_read_of_it_has_its_first_problem() -> None:
     problem = "{'type': 'string_type', 'loc': ('body', 'input', 0, 'Message', 'role'), 'msg': 'Input should be a text'}"
     message = f"999 validation errors:\n  {problem}\n" + "  {'type': 'x'}\n" * 1000
-    found = engine_error(error(message, 400, None)[:5000], 400)
-    assert (found.param, found.message) == ("input[0].role", "input[0].role: Input should be a text")
+    raised = engine_error(error(message, 400, None)[:5000], 400)
+    assert (raised.param, raised.message) == ("input[0].role", "input[0].role: Input should be a text")
 
 
 @pytest.mark.parametrize(

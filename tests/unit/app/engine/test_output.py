@@ -16,9 +16,9 @@ from app.sse import DONE, encode
 
 
 def patterns(path: str = "/v1/chat/completions", *, stream: bool = True) -> OutputPatterns:
-    found = output_patterns(path, stream=stream)
-    assert found is not None
-    return found
+    known = output_patterns(path, stream=stream)
+    assert known is not None
+    return known
 
 
 def dumps(value: Any) -> list[bytes]:
@@ -61,8 +61,8 @@ TOOL_CALL = {"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}
 )
 def test_tokens_and_visible_output(chunk: dict[str, Any], token: bool, visible: bool) -> None:
     for data in dumps(chunk):
-        found = patterns()
-        assert (found.token.search(data) is not None, found.is_visible(data)) == (token, visible)
+        known = patterns()
+        assert (known.token.search(data) is not None, known.is_visible(data)) == (token, visible)
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_tokens_and_visible_output_in_response_events(
 ) -> None:
     for data in dumps({"type": name, **event}):
         frame = b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
-        found = patterns("/v1/responses")
-        assert (found.token.search(frame) is not None, found.is_visible(frame)) == (token, visible)
+        known = patterns("/v1/responses")
+        assert (known.token.search(frame) is not None, known.is_visible(frame)) == (token, visible)
 
 
 def test_whole_answers() -> None:
     text = {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Hello"}]}], "instructions": "x"}
     empty = {"output": [], "instructions": "Be kind.", "text": {"format": {"type": "text"}}}
-    found = patterns("/v1/responses", stream=False)
-    assert all(found.is_visible(data) for data in dumps(text))
-    assert not any(found.is_visible(data) for data in dumps(empty))
+    known = patterns("/v1/responses", stream=False)
+    assert all(known.is_visible(data) for data in dumps(text))
+    assert not any(known.is_visible(data) for data in dumps(empty))
     assert patterns(EXTENDED_PATH, stream=False) == patterns("/v1/messages")
 
 

@@ -99,11 +99,11 @@ def test_pieces_have_the_ids_and_places_of_the_whole_text(name: str) -> None:
     def law(text: str) -> None:
         whole = encode(text)
         try:
-            found = list(pieces(text, encode, size=SIZE, longest=8 * SIZE))
+            cut = list(pieces(text, encode, size=SIZE, longest=8 * SIZE))
         except Unsplittable:
             return
-        assert [id for piece in found for id in piece.ids] == whole.ids
-        assert [covered(place) for piece in found for place in piece.offsets] == [*map(covered, whole.offsets)]
+        assert [id for piece in cut for id in piece.ids] == whole.ids
+        assert [covered(place) for piece in cut for place in piece.offsets] == [*map(covered, whole.offsets)]
 
     law()
 
@@ -113,10 +113,10 @@ def test_pieces_have_the_ids_and_places_of_the_whole_text(name: str) -> None:
 def test_ordinary_texts_have_pieces(name: str, sentence: str) -> None:
     made = TOKENIZERS[name]()
     model, text = Model.build(made.to_str(), eos_ids=[], max_len=100), sentence * (4 * WINDOW // len(sentence))
-    found, whole = list(model.pieces(text)), made.encode(text)
-    assert [id for piece in found for id in piece.ids] == whole.ids
-    assert [covered(place) for piece in found for place in piece.offsets] == [*map(covered, whole.offsets)]
-    assert len(found) >= 4
+    cut, whole = list(model.pieces(text)), made.encode(text)
+    assert [id for piece in cut for id in piece.ids] == whole.ids
+    assert [covered(place) for piece in cut for place in piece.offsets] == [*map(covered, whole.offsets)]
+    assert len(cut) >= 4
 
 
 def test_a_tokenizer_that_takes_a_text_for_one_word_gets_all_of_it() -> None:

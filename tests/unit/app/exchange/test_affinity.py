@@ -51,9 +51,9 @@ def test_another_system_prompt_question_or_set_of_tools_is_another_beginning() -
 
 def test_long_texts_are_hashed_at_both_ends_with_their_length() -> None:
     def calls(text: str) -> str:
-        found = chat({"role": "user", "content": text})
-        assert found is not None
-        return found
+        request = chat({"role": "user", "content": text})
+        assert request is not None
+        return request
 
     long = "a" * 100_000
     assert len(calls(long)) < 2_000
@@ -70,10 +70,10 @@ def test_long_texts_are_hashed_at_both_ends_with_their_length() -> None:
     ],
 )
 def test_a_completions_prompt_counts_by_its_first_part(prompt: Any, later: Any) -> None:
-    found = prompt_prefix("completions", {"prompt": prompt})
-    assert found
-    assert prompt_prefix("completions", {"prompt": later}) == found
-    assert len(found) < 2_000
+    prefix = prompt_prefix("completions", {"prompt": prompt})
+    assert prefix
+    assert prompt_prefix("completions", {"prompt": later}) == prefix
+    assert len(prefix) < 2_000
 
 
 @pytest.mark.parametrize(

@@ -212,12 +212,12 @@ def test_an_experiment_that_nothing_acts_on_has_no_actions(answers: Answers, rea
 
 
 def test_the_series_have_the_state(answers: Answers) -> None:
-    found = {
+    by_state = {
         sample["labels"].get("state"): sample["value"]
         for sample in get(answers, "/series")
         if sample["metric"].endswith("_state")
     }
-    assert found == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
+    assert by_state == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
 
 
 def test_the_journal_in_pages(answers: Answers, reader: FakeReader) -> None:

@@ -120,8 +120,8 @@ class Desk:
         return evidence.report(self.clock()).service
 
     def rows_on_disk(self) -> RowColumns:
-        found = segments.committed(self.store)
-        return RowColumns.concat([segments.read(self.store, segment, Tables())[1].rows for segment in found])
+        committed = segments.committed(self.store)
+        return RowColumns.concat([segments.read(self.store, segment, Tables())[1].rows for segment in committed])
 
 
 @pytest.fixture
@@ -284,8 +284,8 @@ def test_routers_get_replaced_weights_while_conversations_follow_them(desk: Desk
         return desk.config.model_copy(update={"endpoints": {"chat": moved}})
 
     def sent_weights() -> list[tuple[dict[str, int], float]]:
-        found = desk.send(batch(0, router="router-c", oldest=1)).replaced
-        return [(plan.weights, plan.until) for plan in found]
+        replaced = desk.send(batch(0, router="router-c", oldest=1)).replaced
+        return [(plan.weights, plan.until) for plan in replaced]
 
     desk.controller.configure(pinning(90))
     assert sent_weights() == [({"blue": 50, "green": 50}, START + 60)]

@@ -103,8 +103,8 @@ def begun(at: float = 0.0, writer: str = "a") -> JournalEntry:
     return JournalEntry(at, "run_begun", "exp", CHAT, writer)
 
 
-def texts(found: Page) -> list[str]:
-    return [event.data["text"] for event in found.events]
+def texts(page: Page) -> list[str]:
+    return [event.data["text"] for event in page.events]
 
 
 def calls(entries: Sequence[JournalEntry], **query: str) -> Page:
@@ -113,10 +113,10 @@ def calls(entries: Sequence[JournalEntry], **query: str) -> Page:
 
 def test_without_a_position_a_page_has_the_journals_end() -> None:
     entries = [begun(), alarm(1.0)]
-    found = calls(entries)
-    assert (found.events, found.more, found.latest) == ([], False, id_of(entries[-1]))
+    page = calls(entries)
+    assert (page.events, page.more, page.latest) == ([], False, id_of(entries[-1]))
     entries += [alarm(2.0), alarm(3.0)]
-    assert texts(calls(entries, position=found.position)) == ["2.0", "3.0"]
+    assert texts(calls(entries, position=page.position)) == ["2.0", "3.0"]
 
 
 def test_after_an_event_and_after_a_time() -> None:
@@ -136,17 +136,17 @@ def test_a_place_without_a_time_is_refused(since: str) -> None:
 
 def test_with_another_controllers_position_the_event_id_is_used() -> None:
     first = [begun(), alarm(1.0), alarm(2.0)]
-    found = calls(first, since="1.5")
+    page = calls(first, since="1.5")
     second = [*first, JournalEntry(3.0, "controller_started", writer="b"), alarm(4.0, writer="b")]
-    after = calls(second, position=found.position, after=found.latest)
+    after = calls(second, position=page.position, after=page.latest)
     assert texts(after) == ["The controller of experiments started", "4.0"]
 
 
 def test_a_position_is_invalid_once_earlier_entries_have_been_read() -> None:
     own = [JournalEntry(5.0, "controller_started", writer="b"), begun(5.0, "b"), alarm(6.0, writer="b")]
-    found = calls(own, since="5.5")
+    page = calls(own, since="5.5")
     opened = [begun(), alarm(1.0), *own, alarm(7.0, writer="b")]
-    assert texts(calls(opened, position=found.position, after=found.latest)) == ["7.0"]
+    assert texts(calls(opened, position=page.position, after=page.latest)) == ["7.0"]
 
 
 @pytest.mark.parametrize("position", ["", "x", "a.0.000000.99", "a.0.000000.-1", "a.0.000000.²"])
@@ -175,9 +175,9 @@ def test_consecutive_pages_have_every_entry_once(times: list[float], size: int, 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pages, "PAGE", size)
         while True:
-            found = calls(entries, **query)
-            answer += texts(found)
-            if not found.more:
+            page = calls(entries, **query)
+            answer += texts(page)
+            if not page.more:
                 break
-            query = {how: found.position if how == "position" else found.latest}
+            query = {how: page.position if how == "position" else page.latest}
     assert answer == [str(number) for number in range(len(times))]

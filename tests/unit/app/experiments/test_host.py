@@ -108,10 +108,10 @@ async def test_the_starts_of_replicas_are_asked_for_once_and_outlive_the_host(tm
         assert await starts(hosted) is None, "nobody has looked"
         await wait_until_async(lambda: asked and asked[-1] == {"r1"})
         assert asked[:3] == [set(), set(), {"r1"}]
-        found = await starts(hosted)
-    assert found["applications"] == {"blue-app": {"count": 1, "median_s": 41.5, "longest_s": 41.5}}
+        listed = await starts(hosted)
+    assert listed["applications"] == {"blue-app": {"count": 1, "median_s": 41.5, "longest_s": 41.5}}
     async with ControllerHost(source, new, tick_s=0.01) as again:
-        assert await starts(again) == found
+        assert await starts(again) == listed
 
 
 async def test_before_the_first_configuration_batches_are_refused(tmp_path: Path) -> None:

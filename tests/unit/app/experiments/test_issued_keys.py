@@ -34,8 +34,8 @@ def change(store: IssuedKeyStore, id: str, expected: str, key: IssuedKey | None)
 
 
 def names(store: IssuedKeyStore) -> list[str]:
-    found = msgspec.json.decode(store.answer(None).body, type=IssuedKeys).keys
-    return sorted(key.name for key in found or [])
+    issued = msgspec.json.decode(store.answer(None).body, type=IssuedKeys).keys
+    return sorted(key.name for key in issued or [])
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def test_a_key_is_there_for_another_controller_without_its_secret(
 def test_a_reader_that_knows_the_revision_gets_no_keys_again(store: IssuedKeyStore) -> None:
     _, key = issued("ann")
     change(store, key.id, "", key)
-    found = json.loads(store.answer(None).body)
-    assert json.loads(store.answer(found["revision"]).body) == {"revision": found["revision"], "keys": None}
+    document = json.loads(store.answer(None).body)
+    assert json.loads(store.answer(document["revision"]).body) == {"revision": document["revision"], "keys": None}
     change(store, key.id, key.revision, None)
-    assert json.loads(store.answer(found["revision"]).body)["keys"] == []
+    assert json.loads(store.answer(document["revision"]).body)["keys"] == []
 
 
 def test_a_change_is_for_the_key_that_was_seen(store: IssuedKeyStore) -> None:

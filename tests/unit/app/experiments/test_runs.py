@@ -118,10 +118,14 @@ def test_a_journal_with_the_former_names_of_settings_is_read() -> None:
         "started_at": 10.0,
         "lost_before": {},
     }
-    found = runs_of([JournalEntry(10.0, BEGUN, "trial", detail)])["trial"].experiment
-    assert found.ramp is not None
-    assert (found.ramp.min_step_s, found.ramp.cooldown_s, found.ramp.advance) == (60.0, 3600.0, "non_inferior")
-    assert (found.max_duration_s, found.harm_budget.errors) == (500.0, 7)
+    experiment = runs_of([JournalEntry(10.0, BEGUN, "trial", detail)])["trial"].experiment
+    assert experiment.ramp is not None
+    assert (experiment.ramp.min_step_s, experiment.ramp.cooldown_s, experiment.ramp.advance) == (
+        60.0,
+        3600.0,
+        "non_inferior",
+    )
+    assert (experiment.max_duration_s, experiment.harm_budget.errors) == (500.0, 7)
 
 
 @pytest.mark.parametrize(

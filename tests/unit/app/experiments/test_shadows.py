@@ -134,18 +134,18 @@ def test_the_series_of_a_shadow() -> None:
 
 
 def evidence(*parts: PairColumns) -> ShadowEvidence:
-    found = ShadowEvidence()
+    shadows = ShadowEvidence()
     for part in parts:
-        found.add(part)
-    return found
+        shadows.add(part)
+    return shadows
 
 
-def value_evidence(found: ShadowEvidence, metric: str) -> PairedValue:
-    return next(value for value in found.report("blue").values if value.metric == metric)
+def value_evidence(shadows: ShadowEvidence, metric: str) -> PairedValue:
+    return next(value for value in shadows.report("blue").values if value.metric == metric)
 
 
-def event(found: ShadowEvidence, name: str) -> PairedEvent:
-    return next(event for event in found.report("blue").events if event.event == name)
+def event(shadows: ShadowEvidence, name: str) -> PairedEvent:
+    return next(event for event in shadows.report("blue").events if event.event == name)
 
 
 def many(count: int = 200, units: int = 50, seed: int = 1) -> list[dict[str, Any]]:
@@ -162,16 +162,16 @@ def many(count: int = 200, units: int = 50, seed: int = 1) -> list[dict[str, Any
 
 
 def test_means_have_intervals_and_sides() -> None:
-    found = evidence(Recorder().pairs(*many()))
-    first = value_evidence(found, "ttft")
+    shadows = evidence(Recorder().pairs(*many()))
+    first = value_evidence(shadows, "ttft")
     assert first.value.lower is not None
     assert first.value.upper is not None
     assert 0.03 < first.value.lower < 0.05 < first.value.upper < 0.07
     assert (first.kind, first.side, first.pairs, first.units) == ("difference", "higher", 200, 50)
-    length = value_evidence(found, "length")
+    length = value_evidence(shadows, "length")
     assert length.value.estimate == pytest.approx(math.exp(-0.2) - 1, abs=0.02)
     assert length.side == "lower"
-    same = value_evidence(found, "equal_words")
+    same = value_evidence(shadows, "equal_words")
     assert same.value.lower is not None
     assert 0.4 < same.value.lower < 0.6
     assert same.side is None
@@ -188,26 +188,26 @@ def test_the_order_and_the_split_into_batches_change_nothing() -> None:
 
 def test_failures_count_and_are_compared_with_nothing() -> None:
     failed = [{"error": Failure.TIMEOUT, "tokens": None, "equal": None, "ttft_s": None}] * 2
-    found = evidence(Recorder().pairs(*failed, {"error": 77, "tokens": 5}, {"tokens": 50}))
-    report = found.report("blue")
-    assert (report.failed, report.compared, found.copies, found.tokens) == ({"timeout": 2, "other": 1}, 1, 4, 55)
+    shadows = evidence(Recorder().pairs(*failed, {"error": 77, "tokens": 5}, {"tokens": 50}))
+    report = shadows.report("blue")
+    assert (report.failed, report.compared, shadows.copies, shadows.tokens) == ({"timeout": 2, "other": 1}, 1, 4, 55)
     assert {value.pairs for value in report.values} == {1}
 
 
 def test_values_that_are_missing_are_no_values() -> None:
-    found = evidence(Recorder().pairs({"ttft_s": None, "length_ratio": 0.0}, {"cosine": 0.5}))
-    assert value_evidence(found, "ttft").pairs == 1
-    assert value_evidence(found, "length").pairs == 1
-    assert value_evidence(found, "cosine").value.estimate == pytest.approx(0.5)
+    shadows = evidence(Recorder().pairs({"ttft_s": None, "length_ratio": 0.0}, {"cosine": 0.5}))
+    assert value_evidence(shadows, "ttft").pairs == 1
+    assert value_evidence(shadows, "length").pairs == 1
+    assert value_evidence(shadows, "cosine").value.estimate == pytest.approx(0.5)
 
 
 def test_events_count_by_pairs_and_their_evidence_by_units() -> None:
     short: dict[str, Any] = {"finish": FinishCode.LENGTH, "primary_finish": FinishCode.STOP}
     rows = [{"unit": 1, **short}] * 5 + [{"unit": unit, **short} for unit in range(2, 16)]
     rows += [{"unit": 99, "finish": FinishCode.LENGTH, "primary_finish": FinishCode.LENGTH}, {"unit": 98}]
-    found = event(evidence(Recorder().pairs(*rows)), "truncated")
-    assert (found.pairs, found.shadow_only, found.primary_only, found.both) == (21, 19, 0, 1)
-    assert found.side == "higher"
+    shadows = event(evidence(Recorder().pairs(*rows)), "truncated")
+    assert (shadows.pairs, shadows.shadow_only, shadows.primary_only, shadows.both) == (21, 19, 0, 1)
+    assert shadows.side == "higher"
     once = event(evidence(Recorder().pairs(*[{"unit": 1, **short}] * 30)), "truncated")
     assert (once.shadow_only, once.side) == (30, "undecided")
     again = event(evidence(*(Recorder().pairs({"unit": 1, **short}) for _ in range(30))), "truncated")
@@ -223,10 +223,10 @@ def test_an_event_that_the_primary_has_more_often_is_lower_on_the_shadow() -> No
 
 
 def test_memory_is_bounded_by_units() -> None:
-    found = ShadowEvidence(max_units=100)
-    found.add(Recorder().pairs(*({"unit": 2**40 * unit + 17} for unit in range(1000))))
-    assert 0 < value_evidence(found, "ttft").units <= 100
-    assert found.compared == 1000
+    shadows = ShadowEvidence(max_units=100)
+    shadows.add(Recorder().pairs(*({"unit": 2**40 * unit + 17} for unit in range(1000))))
+    assert 0 < value_evidence(shadows, "ttft").units <= 100
+    assert shadows.compared == 1000
 
 
 def config(shadow: str | None = "green", percent: float = 5) -> Config:

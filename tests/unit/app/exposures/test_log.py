@@ -80,11 +80,11 @@ class Recorder:
     def batches(self) -> list[Batch]:
         """All recorded batches, acknowledged as durable."""
         self.ledger.seal()
-        found: list[Batch] = []
+        decoded: list[Batch] = []
         while (batch := self.ledger.backlog.next()) is not None:
-            found.append(decode_batch(self.ledger.encoded(batch)))
+            decoded.append(decode_batch(self.ledger.encoded(batch)))
             self.ledger.backlog.acknowledge(Acknowledgement(batch.number, batch.number))
-        return found
+        return decoded
 
 
 def test_a_sealed_batch_decodes_to_the_recorded_rows() -> None:

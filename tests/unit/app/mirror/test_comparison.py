@@ -42,9 +42,9 @@ def vectors(*values: list[float]) -> MeasuredAnswer:
 def test_texts_are_compared_exactly_and_by_words(
     primary: str | None, shadow: str, equal: int, equal_words: int, ratio: float | None
 ) -> None:
-    found = compare(says(primary), says(shadow), None)
-    assert (found["equal"], found["equal_words"], found["length_ratio"]) == (equal, equal_words, ratio)
-    assert found["same_tools"] is None
+    compared = compare(says(primary), says(shadow), None)
+    assert (compared["equal"], compared["equal_words"], compared["length_ratio"]) == (equal, equal_words, ratio)
+    assert compared["same_tools"] is None
 
 
 @pytest.mark.parametrize(
@@ -63,45 +63,49 @@ def test_texts_are_compared_exactly_and_by_words(
 def test_tool_calls_are_compared_by_name_and_arguments(
     primary: list[tuple[str, str]], shadow: list[tuple[str, str]], same: int
 ) -> None:
-    found = compare(says("x", *primary), says("x", *shadow), None)
-    assert (found["same_tools"], found["equal_words"]) == (same, same)
+    compared = compare(says("x", *primary), says("x", *shadow), None)
+    assert (compared["same_tools"], compared["equal_words"]) == (same, same)
 
 
 def test_measurements_are_subtracted() -> None:
     primary = says("a", ttft_s=0.5, duration_s=2.0, tokens_per_s=20.0, finish=FinishCode.LENGTH)
     shadow = says("a", ttft_s=0.75, duration_s=1.5, tokens_per_s=30.0, visible=False)
-    found = compare(primary, shadow, None)
-    assert (found["ttft_s"], found["duration_s"], found["tokens_per_s"]) == (0.25, -0.5, 10.0)
-    assert (found["finish"], found["primary_finish"], found["same_finish"]) == (FinishCode.STOP, FinishCode.LENGTH, 0)
-    assert (found["visible"], found["primary_visible"]) == (0, 1)
+    compared = compare(primary, shadow, None)
+    assert (compared["ttft_s"], compared["duration_s"], compared["tokens_per_s"]) == (0.25, -0.5, 10.0)
+    assert (compared["finish"], compared["primary_finish"], compared["same_finish"]) == (
+        FinishCode.STOP,
+        FinishCode.LENGTH,
+        0,
+    )
+    assert (compared["visible"], compared["primary_visible"]) == (0, 1)
     without = compare(primary, shadow._replace(ttft_s=None, tokens_per_s=None), None)
     assert (without["ttft_s"], without["tokens_per_s"]) == (None, None)
 
 
 def test_promises_are_checked_on_both_sides() -> None:
-    found = compare(says("no"), says("[1]"), Promise.JSON)
-    assert (found["valid"], found["primary_valid"]) == (1, 0)
+    compared = compare(says("no"), says("[1]"), Promise.JSON)
+    assert (compared["valid"], compared["primary_valid"]) == (1, 0)
     assert "valid" not in compare(says("no"), says("[1]"), None)
 
 
 def test_an_unreadable_answer_is_not_compared_by_words() -> None:
-    found = compare(says("a"), says("a")._replace(answer=b"?"), None)
-    assert "equal" not in found
-    assert found["duration_s"] == 0.0
+    compared = compare(says("a"), says("a")._replace(answer=b"?"), None)
+    assert "equal" not in compared
+    assert compared["duration_s"] == 0.0
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=8), st.floats(0.1, 100))
 def test_the_cosine_depends_on_directions_only(vector: list[float], factor: float) -> None:
-    found = compare_vectors(vectors(vector), vectors([factor * number for number in vector]))["cosine"]
+    compared = compare_vectors(vectors(vector), vectors([factor * number for number in vector]))["cosine"]
     if math.sqrt(sum(number * number for number in vector)) > 1e-100:
-        assert found == pytest.approx(1.0)
+        assert compared == pytest.approx(1.0)
     opposite = compare_vectors(vectors(vector), vectors([-number for number in vector]))["cosine"]
-    assert (found is None) == (opposite is None)
+    assert (compared is None) == (opposite is None)
 
 
 def test_the_mean_of_the_cosines_counts() -> None:
-    found = compare_vectors(vectors([1, 0], [1, 0]), vectors([1, 0], [0, 1]))
-    assert found["cosine"] == pytest.approx(0.5)
+    compared = compare_vectors(vectors([1, 0], [1, 0]), vectors([1, 0], [0, 1]))
+    assert compared["cosine"] == pytest.approx(0.5)
     assert compare_vectors(vectors([1, 0]), vectors([1, 0, 0]))["cosine"] is None
     assert compare_vectors(vectors([0, 0]), vectors([1, 0]))["cosine"] is None
     assert compare_vectors(vectors(), vectors())["cosine"] is None

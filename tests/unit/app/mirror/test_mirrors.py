@@ -152,11 +152,11 @@ class Bench:
     def pairs(self) -> list[Pair]:
         """The outcomes recorded since the last call."""
         self.ledger.seal()
-        found: list[Pair] = []
+        decoded: list[Pair] = []
         while (batch := self.ledger.backlog.next()) is not None:
-            found += decode_batch(self.ledger.encoded(batch)).pairs
+            decoded += decode_batch(self.ledger.encoded(batch)).pairs
             self.ledger.backlog.acknowledge(Acknowledgement(batch.number, batch.number))
-        return found
+        return decoded
 
     @property
     def room(self) -> tuple[int, int]:

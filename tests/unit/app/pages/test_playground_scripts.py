@@ -139,13 +139,13 @@ def test_a_stream_may_be_split_anywhere_even_within_a_line_ending(end: str) -> N
 
 
 def test_events_without_a_space_or_after_a_byte_order_mark_are_read_and_unfinished_ones_are_not() -> None:
-    found, _ = call("events", ["\ufeffdata:a\n\ndata\n\nevent: x\n\ndata:  b\n\ndata: c"])
-    assert found == [sent("a"), sent(""), sent(" b")]
+    events, _ = call("events", ["\ufeffdata:a\n\ndata\n\nevent: x\n\ndata:  b\n\ndata: c"])
+    assert events == [sent("a"), sent(""), sent(" b")]
 
 
 def test_an_event_has_its_type_and_the_last_id_that_came_even_without_data() -> None:
-    found = call("events", ["id: 1\nevent: plan\ndata: a\n\ndata: b\n\nid: 2\n\nid: 3\n"])
-    assert found == [[sent("a", "1", "plan"), sent("b", "1")], "2"]
+    events = call("events", ["id: 1\nevent: plan\ndata: a\n\ndata: b\n\nid: 2\n\nid: 3\n"])
+    assert events == [[sent("a", "1", "plan"), sent("b", "1")], "2"]
 
 
 # --- answer.js ---

@@ -40,9 +40,9 @@ def configuration(record: Mapping[str, Any] | None) -> Config:
 
 
 def recorder(*, enabled: bool = True, **record: Any) -> Recorder:
-    found = Recorder(Hashes(b"secret").unit, iter(range(10**6)).__next__, enabled=enabled, clock=lambda: 1000.0)
-    found.configure(configuration(record))
-    return found
+    made = Recorder(Hashes(b"secret").unit, iter(range(10**6)).__next__, enabled=enabled, clock=lambda: 1000.0)
+    made.configure(configuration(record))
+    return made
 
 
 def pending(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: int = 100) -> PendingRequest:
@@ -56,8 +56,8 @@ def pending(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: 
 def ended(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: int = 100) -> PendingRequest:
     """The same request, once it has ended."""
     of.end(pending(of, body, task=task, size=size))
-    (found,) = of.take()
-    return found
+    (request,) = of.take()
+    return request
 
 
 def recorded(body: Mapping[str, Any], *, size: int = 100, **record: Any) -> tuple[str, RecordedRequest]:

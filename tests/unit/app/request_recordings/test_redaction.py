@@ -35,8 +35,8 @@ def strings(value: Any) -> list[str]:
 
 @given(bodies)
 def test_nothing_that_a_pattern_matches_is_left_in_any_string(body: dict[str, Any]) -> None:
-    found = redacted(body, [SECRET, CARD])
-    assert [string for string in strings(found) if re.search(SECRET, string) or re.search(CARD, string)] == []
+    result = redacted(body, [SECRET, CARD])
+    assert [string for string in strings(result) if re.search(SECRET, string) or re.search(CARD, string)] == []
 
 
 @given(bodies)
@@ -63,11 +63,11 @@ def test_messages_tools_and_names_of_members_are_redacted() -> None:
         "tools": [{"function": {"parameters": {"properties": {"sk-abcd1234": {}, "sk-zzzz9999": {}}}}}],
         "documents": [{"card": 4111111111111111}],
     }
-    found = redacted(body, [SECRET, CARD])
-    assert found["messages"][0]["content"][0]["text"] == f"key {REDACTED}, card {REDACTED}"
-    assert list(found["tools"][0]["function"]["parameters"]["properties"]) == [REDACTED, f"{REDACTED} 2"]
-    assert found["documents"] == [{"card": REDACTED}]
-    assert found["max_tokens"] == 5
+    result = redacted(body, [SECRET, CARD])
+    assert result["messages"][0]["content"][0]["text"] == f"key {REDACTED}, card {REDACTED}"
+    assert list(result["tools"][0]["function"]["parameters"]["properties"]) == [REDACTED, f"{REDACTED} 2"]
+    assert result["documents"] == [{"card": REDACTED}]
+    assert result["max_tokens"] == 5
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def redactor(clock: Clock) -> Iterator[Redactor]:
 
 def test_bodies_are_redacted_one_after_the_other(redactor: Redactor) -> None:
     for _ in range(3):
-        found = redactor.redacted(BODY, [r"\d{3}-\d{4}"])
-        assert found == {"messages": [{"role": "user", "content": "call [redacted]"}]}
+        running = redactor.redacted(BODY, [r"\d{3}-\d{4}"])
+        assert running == {"messages": [{"role": "user", "content": "call [redacted]"}]}
 
 
 def test_a_body_that_cannot_be_redacted_has_no_text_and_stops_nothing(redactor: Redactor) -> None:

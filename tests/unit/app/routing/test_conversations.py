@@ -14,9 +14,9 @@ class PinsWithClock:
 
 
 def answer(pins: PinnedConversations) -> list[Pinned]:
-    found = pins.unsent()
-    pins.sent(found)
-    return found
+    unsent = pins.unsent()
+    pins.sent(unsent)
+    return unsent
 
 
 def test_a_conversation_is_pinned_until_the_time_is_over() -> None:

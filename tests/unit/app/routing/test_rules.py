@@ -228,16 +228,16 @@ def test_a_key_moves_only_to_a_deployment_that_grew_by_a_larger_factor(old: list
 @settings(max_examples=4, deadline=None)  # each chooses for 20,000 keys
 def test_with_two_deployments_exactly_the_needed_share_moves(old: int, new: int) -> None:
     before, after = {"a": old, "b": 100 - old}, {"a": new, "b": 100 - new}
-    found = moved(made_up_keys(), choice(before), choice(after))
+    moves = moved(made_up_keys(), choice(before), choice(after))
     needed = abs(new - old) / 100
-    assert found.keys == 20_000
-    assert abs(found.share - needed) <= 4.5 * sqrt(needed * (1 - needed) / found.keys)
-    assert list(found.pairs) in ([], [("a", "b") if new < old else ("b", "a")])
+    assert moves.keys == 20_000
+    assert abs(moves.share - needed) <= 4.5 * sqrt(needed * (1 - needed) / moves.keys)
+    assert list(moves.pairs) in ([], [("a", "b") if new < old else ("b", "a")])
 
 
 def test_with_several_deployments_little_more_moves_than_must() -> None:
-    found = moved(made_up_keys(), choice({"a": 10, "b": 20, "c": 70}), choice({"a": 20, "b": 60, "c": 20}))
-    assert 0.49 < found.share < 0.53
+    moves = moved(made_up_keys(), choice({"a": 10, "b": 20, "c": 70}), choice({"a": 20, "b": 60, "c": 20}))
+    assert 0.49 < moves.share < 0.53
 
 
 def test_nothing_moves_without_keys_or_without_a_change() -> None:
@@ -338,14 +338,14 @@ names = st.sampled_from("abcdef")
     st.lists(st.builds(StoppedTraffic, names, names, st.sampled_from(["chat", "other"])), max_size=6),
 )
 def test_stops_take_away_and_no_percent_is_lost(traffic: dict[str, int], stops: list[StoppedTraffic]) -> None:
-    found = stops_of("chat", traffic, stops)
-    weights = effective(traffic, found)
+    stopped = stops_of("chat", traffic, stops)
+    weights = effective(traffic, stopped)
     assert sum(weights.values()) == sum(traffic.values())
-    assert all(weights[deployment] == 0 for deployment in found)
+    assert all(weights[deployment] == 0 for deployment in stopped)
     grown = {name for name in traffic if weights[name] > traffic[name]}
-    assert grown <= set(found.values()), "only a control gets more"
-    assert effective(weights, found) == weights, "applied twice"
-    assert stops_of("chat", traffic, [*stops, *stops]) == found
+    assert grown <= set(stopped.values()), "only a control gets more"
+    assert effective(weights, stopped) == weights, "applied twice"
+    assert stops_of("chat", traffic, [*stops, *stops]) == stopped
 
 
 BLUE, HALF, GREEN = {"blue": 100, "green": 0}, {"blue": 50, "green": 50}, {"blue": 0, "green": 100}

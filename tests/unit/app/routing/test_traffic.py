@@ -139,8 +139,8 @@ def test_an_endpoint_without_sticky_never_reads_a_key() -> None:
     def refuse(sticky: Sticky) -> str:
         raise AssertionError
 
-    found = assign(config(), task="chat", model="chat", deployment=None, sticky_key=refuse, random=Random(1))
-    assert found.reason == "traffic"
+    assignment = assign(config(), task="chat", model="chat", deployment=None, sticky_key=refuse, random=Random(1))
+    assert assignment.reason == "traffic"
 
 
 def test_a_header_that_names_no_deployment_of_the_endpoint_lists_the_valid_ones() -> None:
@@ -188,9 +188,9 @@ def test_an_unsupported_task_is_rejected(model: str) -> None:
 def test_the_alternatives_are_the_fallback_or_the_other_deployments(
     fields: dict[str, Any], expected: list[str]
 ) -> None:
-    found = ask(config(**fields), random=_Fixed(0.0))
-    assert found.deployment == "blue"
-    assert list(found.alternatives) == expected
+    assignment = ask(config(**fields), random=_Fixed(0.0))
+    assert assignment.deployment == "blue"
+    assert list(assignment.alternatives) == expected
 
 
 class _Fixed(Random):

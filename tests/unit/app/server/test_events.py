@@ -70,8 +70,8 @@ def test_many_missed_events_come_in_pages(rig: Rig) -> None:
     rig.controller.reader.journal += [
         JournalEntry(2000.0 + number, "alarm", "green-float32", {"text": str(number)}, "w") for number in range(1234)
     ]
-    found = events(rig.get("/api/events", since="1999").text)
-    assert [data["text"] for _, _, data in found] == [str(number) for number in range(1234)]
+    sent = events(rig.get("/api/events", since="1999").text)
+    assert [data["text"] for _, _, data in sent] == [str(number) for number in range(1234)]
 
 
 def test_invalid_subscriptions_are_refused(rig: Rig) -> None:
@@ -253,8 +253,8 @@ async def test_a_client_that_falls_behind_gets_the_buffered_events_and_ends(rig:
 
 def test_the_stream_is_in_the_format_that_decoders_read(rig: Rig) -> None:
     decoder = Decoder()
-    found = [*decoder.feed(rig.get("/api/events", since="0").content)]
-    assert [event.type for event in found] == ["controller", "alarm", "plan", "verdict"]
+    sent = [*decoder.feed(rig.get("/api/events", since="0").content)]
+    assert [event.type for event in sent] == ["controller", "alarm", "plan", "verdict"]
 
 
 class Rounds:
@@ -299,9 +299,9 @@ def texts(listener: Listener) -> Iterator[str]:
 
 @pytest.fixture
 def controller() -> FakeController:
-    found = FakeController()
-    found.reader.journal.append(JournalEntry(999.0, "controller_started", writer="w"))
-    return found
+    made = FakeController()
+    made.reader.journal.append(JournalEntry(999.0, "controller_started", writer="w"))
+    return made
 
 
 async def started(feed: EventFeed, rounds: Rounds, stack: AsyncExitStack) -> Listener:

@@ -41,13 +41,13 @@ def samples(endpoints: Collection[str] | None = None, **queues: AdmissionQueue) 
 
 
 def test_plans_shares_and_queues_are_shown() -> None:
-    found = samples(chat=AdmissionQueue(running=2))
-    assert found.keys() == GAUGES.keys()
-    assert found["switchyard_plan_info"] == {("chat", "0-11111111"): 1.0, ("other", "3-22222222"): 1.0}
-    assert found["switchyard_traffic_share"][("green", "chat")] == 10.0
-    assert found["switchyard_admission_slots"] == {("chat",): 3.0}
-    assert found["switchyard_admission_running"] == {("chat",): 2.0}
-    assert found["switchyard_admission_waiting"] == {("chat",): 0.0}
+    values = samples(chat=AdmissionQueue(running=2))
+    assert values.keys() == GAUGES.keys()
+    assert values["switchyard_plan_info"] == {("chat", "0-11111111"): 1.0, ("other", "3-22222222"): 1.0}
+    assert values["switchyard_traffic_share"][("green", "chat")] == 10.0
+    assert values["switchyard_admission_slots"] == {("chat",): 3.0}
+    assert values["switchyard_admission_running"] == {("chat",): 2.0}
+    assert values["switchyard_admission_waiting"] == {("chat",): 0.0}
 
 
 def test_before_the_first_request_the_queue_is_empty() -> None:
@@ -55,8 +55,10 @@ def test_before_the_first_request_the_queue_is_empty() -> None:
 
 
 def test_a_reader_of_some_endpoints_sees_these() -> None:
-    found = samples(["other"])
-    assert {"other"} == {name for family in found.values() for labels in family for name in labels if name in ENDPOINTS}
+    values = samples(["other"])
+    assert {"other"} == {
+        name for family in values.values() for labels in family for name in labels if name in ENDPOINTS
+    }
 
 
 HOST = "llm.example:8000"
@@ -92,25 +94,25 @@ def config(**changes: Any) -> Config:
 
 def labels(*, is_restricted: bool = False, seen: Config | None = None) -> dict[str, dict[str, str]]:
     """The targets by path."""
-    found = VisibleTargets(seen or config(), is_restricted=is_restricted).targets(HOST, FLEET)
-    assert {tuple(group["targets"]) for group in found} == {(HOST,)}, "all at the address at which the list was read"
+    groups = VisibleTargets(seen or config(), is_restricted=is_restricted).targets(HOST, FLEET)
+    assert {tuple(group["targets"]) for group in groups} == {(HOST,)}, "all at the address at which the list was read"
     return {
         group["labels"]["__metrics_path__"]: {k: v for k, v in group["labels"].items() if k[0] != "_"}
-        for group in found
+        for group in groups
     }
 
 
 def test_every_replica_and_proxy_is_a_target_with_its_node() -> None:
-    found = labels()
-    assert found["/metrics/replicas/r2"] == {
+    by_path = labels()
+    assert by_path["/metrics/replicas/r2"] == {
         "component": "router",
         "application": "router",
         "node": "10.0.0.2",
         "replica": "r2",
     }
-    assert found["/metrics/proxies/10.0.0.1"] == {"component": "proxy", "node": "10.0.0.1"}
-    assert found["/metrics/cluster"] == {"component": "cluster"}
-    assert {path: group["component"] for path, group in found.items() if group.get("replica")} == {
+    assert by_path["/metrics/proxies/10.0.0.1"] == {"component": "proxy", "node": "10.0.0.1"}
+    assert by_path["/metrics/cluster"] == {"component": "cluster"}
+    assert {path: group["component"] for path, group in by_path.items() if group.get("replica")} == {
         "/metrics/replicas/r1": "router",
         "/metrics/replicas/r2": "router",
         "/metrics/replicas/b1": "engine",
@@ -118,19 +120,19 @@ def test_every_replica_and_proxy_is_a_target_with_its_node() -> None:
         "/metrics/replicas/e1": "experiments",
         "/metrics/replicas/o1": "other",
     }
-    assert len(found) == 9
+    assert len(by_path) == 9
 
 
 def test_no_two_targets_have_the_same_labels() -> None:
-    found = [tuple(sorted(label.items())) for label in labels().values()]
-    assert len(set(found)) == len(found)
+    by_path = [tuple(sorted(label.items())) for label in labels().values()]
+    assert len(set(by_path)) == len(by_path)
 
 
 def test_an_engine_has_its_deployment_and_its_endpoints() -> None:
-    found = labels()
-    assert found["/metrics/replicas/b1"]["deployment"] == "blue"
-    assert found["/metrics/replicas/b1"]["endpoint"] == "chat,other"
-    assert found["/metrics/replicas/s1"]["endpoint"] == "chat", "a fallback serves the endpoint, too"
+    by_path = labels()
+    assert by_path["/metrics/replicas/b1"]["deployment"] == "blue"
+    assert by_path["/metrics/replicas/b1"]["endpoint"] == "chat,other"
+    assert by_path["/metrics/replicas/s1"]["endpoint"] == "chat", "a fallback serves the endpoint, too"
 
 
 def test_labels_do_not_change_while_a_replica_drains() -> None:
@@ -139,10 +141,10 @@ def test_labels_do_not_change_while_a_replica_drains() -> None:
 
 def test_a_deployment_behind_very_many_endpoints_has_no_endless_label() -> None:
     endpoints = {f"e{n}": {"tasks": ["chat"], "traffic": {"blue": 100}} for n in range(MAX_ENDPOINTS + 1)}
-    found = labels(seen=config(endpoints=endpoints))
-    assert found["/metrics/replicas/b1"]["deployment"] == "blue"
-    assert "endpoint" not in found["/metrics/replicas/b1"]
-    assert "endpoint" not in found["/metrics/replicas/s1"], "nor one that serves none"
+    by_path = labels(seen=config(endpoints=endpoints))
+    assert by_path["/metrics/replicas/b1"]["deployment"] == "blue"
+    assert "endpoint" not in by_path["/metrics/replicas/b1"]
+    assert "endpoint" not in by_path["/metrics/replicas/s1"], "nor one that serves none"
 
 
 def test_a_reader_of_some_endpoints_sees_routers_and_the_engines_behind_them() -> None:
@@ -150,14 +152,14 @@ def test_a_reader_of_some_endpoints_sees_routers_and_the_engines_behind_them() -
         endpoints={"other": {"tasks": ["chat"], "traffic": {"blue": 100}}},
         deployments={"blue": {"app": "blue-app", "model": "m"}},
     )
-    found = labels(is_restricted=True, seen=seen)
-    assert found.keys() == {
+    by_path = labels(is_restricted=True, seen=seen)
+    assert by_path.keys() == {
         "/metrics/cluster",
         "/metrics/replicas/r1",
         "/metrics/replicas/r2",
         "/metrics/replicas/b1",
     }
-    assert found["/metrics/replicas/b1"]["endpoint"] == "other", "without the names of the others"
+    assert by_path["/metrics/replicas/b1"]["endpoint"] == "other", "without the names of the others"
 
 
 def test_a_router_alone_is_its_only_target() -> None:

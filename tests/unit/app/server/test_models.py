@@ -96,8 +96,8 @@ def test_what_is_unknown_is_null_and_never_nought() -> None:
 
 def test_a_start_takes_from_the_process_to_the_engine_and_is_unknown_where_clocks_disagree() -> None:
     fleet = Fleet([Replica("a", "blue-app", "n", "RUNNING", 58.5), Replica("b", "blue-app", "n", "RUNNING", 101.0)])
-    found = applications(fleet, {"a": card(), "b": card()})["blue-app"]["replicas"]
-    assert [one["start_s"] for one in found] == [41.5, None]
+    replica = applications(fleet, {"a": card(), "b": card()})["blue-app"]["replicas"]
+    assert [one["start_s"] for one in replica] == [41.5, None]
 
 
 async def test_the_starts_of_engines_are_those_that_are_known_to_have_run() -> None:
@@ -129,9 +129,9 @@ async def test_the_starts_of_engines_are_those_that_are_known_to_have_run() -> N
         assert green == {"since": 10.0, "count": 0, "median_s": None, "longest_s": None}
     week = 7 * 86400
     board.started([ReplicaStart(f"n{number}", "blue-app", 50.0 + week, 1.0) for number in range(MOST_STARTS + 9)], week)
-    found = board.starts(200.0 + week)
-    assert found is not None
-    assert (found["applications"]["blue-app"]["count"], found["since"]) == (MOST_STARTS, 200.0)
+    listed = board.starts(200.0 + week)
+    assert listed is not None
+    assert (listed["applications"]["blue-app"]["count"], listed["since"]) == (MOST_STARTS, 200.0)
 
 
 def test_the_arguments_of_the_file_are_shown_beside_the_engines_own() -> None:

@@ -125,18 +125,18 @@ def test_what_is_scaled_to_zero_is_not_down() -> None:
 
 
 def test_each_cause_of_an_outage_is_named() -> None:
-    found = world(stops={"chat": ["blue"]}, open_breakers=["green"])
-    assert found["findings"][0]["text"] == "chat is down: blue: it is stopped; green: its circuit breaker is open."
+    document = world(stops={"chat": ["blue"]}, open_breakers=["green"])
+    assert document["findings"][0]["text"] == "chat is down: blue: it is stopped; green: its circuit breaker is open."
 
 
 def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
-    found = world(
+    document = world(
         {
             "blue": Counts(5, Counter(traffic=5), 1, Counter(unavailable=2), Counter(bad_request=1)),
             "": Counts(3, Counter(), 0, Counter(unavailable=1), Counter(limit_exceeded=2)),
         }
     )
-    assert [finding["text"] for finding in found["findings"][:3]] == [
+    assert [finding["text"] for finding in document["findings"][:3]] == [
         "3 of 8 requests failed: blue: 2 no deployment available; none was asked: 1 no deployment available.",
         "3 of 8 requests were refused: 2 over a limit, 1 not valid.",
         "1 client left before the end of the answer.",
@@ -181,7 +181,7 @@ def test_the_reason_of_a_deviation(counts: dict[str, Counts], more: dict[str, An
 
 
 def test_requests_that_name_their_deployment_are_no_part_of_the_share() -> None:
-    found = world({"blue": answered(90), "green": Counts(40, Counter(traffic=10, header=30))})
-    rows = {row["deployment"]: row for row in found["deployments"]}
-    assert (found["requests"], found["drawn"]) == (130, 100)
+    document = world({"blue": answered(90), "green": Counts(40, Counter(traffic=10, header=30))})
+    rows = {row["deployment"]: row for row in document["deployments"]}
+    assert (document["requests"], document["drawn"]) == (130, 100)
     assert (rows["green"]["requests"], rows["green"]["drawn"], rows["green"]["share"]) == (40, 10, 0.1)

@@ -47,12 +47,12 @@ def test_a_deployment_that_is_left_out_gets_0() -> None:
 def test_an_override_names_a_key_or_its_hash_and_only_the_hash_is_kept() -> None:
     by_key = {"unit_key": "ann", "deployment": "green"}
     by_hash = {"unit": "0" * 16, "deployment": "blue", "until": 2000.5}
-    found = wanted({"weights": {"blue": 100}, "overrides": [by_key, by_hash]}).overrides
-    assert found == (
+    plan = wanted({"weights": {"blue": 100}, "overrides": [by_key, by_hash]}).overrides
+    assert plan == (
         Override(unit="0" * 16, deployment="blue", until=2000.5),
         Override(unit=ANN, deployment="green"),
     )
-    assert found == wanted({"weights": {"blue": 100}, "overrides": [by_hash, {**by_key, "until": None}]}).overrides
+    assert plan == wanted({"weights": {"blue": 100}, "overrides": [by_hash, {**by_key, "until": None}]}).overrides
 
 
 def test_where_callers_have_keys_an_override_names_the_caller() -> None:
@@ -68,17 +68,17 @@ def test_where_callers_have_keys_an_override_names_the_caller() -> None:
     assert units({"unit": ANN, "deployment": "green"}) == [ANN]
     by_key = {"unit_key": "shop", "deployment": "green"}
     assert units(by_key, sticky={"by": "api_key"}) == [f"{UNIT(own_key('key-shop', '')):016x}"]
-    (found,) = problems({"weights": {"blue": 100}, "overrides": [override]}, keys=True, sticky={"by": "api_key"})
-    assert found == "overrides[0].unit_key: is no name of an API key, and no token's principal"
+    (problem,) = problems({"weights": {"blue": 100}, "overrides": [override]}, keys=True, sticky={"by": "api_key"})
+    assert problem == "overrides[0].unit_key: is no name of an API key, and no token's principal"
     for content, said in (
         (override, "overrides[0].caller: missing; name the caller whose key it is"),
         ({**override, "caller": "who"}, "overrides[0].caller: no key has the name 'who'"),
         ({"unit": ANN, "deployment": "green", "caller": "shop"}, "overrides[0].caller: leave it out"),
     ):
-        (found,) = problems({"weights": {"blue": 100}, "overrides": [content]}, keys=True)
-        assert found.startswith(said)
-    (found,) = problems({"weights": {"blue": 100}, "overrides": [shop]})
-    assert found.startswith("overrides[0].caller: leave it out")
+        (problem,) = problems({"weights": {"blue": 100}, "overrides": [content]}, keys=True)
+        assert problem.startswith(said)
+    (problem,) = problems({"weights": {"blue": 100}, "overrides": [shop]})
+    assert problem.startswith("overrides[0].caller: leave it out")
 
 
 def test_a_document_that_was_returned_can_be_sent_back() -> None:

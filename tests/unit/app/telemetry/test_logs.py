@@ -31,9 +31,9 @@ def failure() -> BaseException:
 
 
 def test_a_line_has_the_event_its_fields_and_the_message() -> None:
-    found = line(record("Retrying", **event("retry", request_id="r-1", deployment="blue")))
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(found.pop("ts")))
-    assert found == {
+    logged = line(record("Retrying", **event("retry", request_id="r-1", deployment="blue")))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(logged.pop("ts")))
+    assert logged == {
         "level": "warning",
         "event": "retry",
         "message": "Retrying",
@@ -78,9 +78,14 @@ def test_a_request_is_one_line_without_a_message() -> None:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
-    (found,) = map(json.loads, lines)
-    assert (found["event"], found["request_id"], found["status"], found["duration_ms"]) == ("request", "r-1", 200, 500)
-    assert "message" not in found
+    (logged,) = map(json.loads, lines)
+    assert (logged["event"], logged["request_id"], logged["status"], logged["duration_ms"]) == (
+        "request",
+        "r-1",
+        200,
+        500,
+    )
+    assert "message" not in logged
 
 
 def test_switchyard_lines_go_to_the_process_s_stderr_and_no_further() -> None:

@@ -39,8 +39,8 @@ def test_a_quantile_is_interpolated_within_its_bucket(counts: list[float], media
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.floats(0, 1), st.floats(0, 1))
 def test_quantiles_rise_with_the_share_and_stay_within_the_bounds(counts: list[float], a: float, b: float) -> None:
-    found = BucketCounts(BOUNDS, counts)
-    low, high = found.quantile(min(a, b)), found.quantile(max(a, b))
+    buckets = BucketCounts(BOUNDS, counts)
+    low, high = buckets.quantile(min(a, b)), buckets.quantile(max(a, b))
     if sum(counts) == 0:
         assert low is None
     else:
@@ -65,12 +65,12 @@ def test_a_reading_sums_dialects_and_statuses_by_endpoint_and_deployment() -> No
     count(telemetry, status=502, error="unavailable")
     count(telemetry, status=400, error="bad_request")
     count(telemetry, deployment="green", reason="failover")
-    found = read(telemetry)
-    blue = found["chat", "blue"]
+    reading = read(telemetry)
+    blue = reading["chat", "blue"]
     assert (blue.requests, blue.drawn, blue.errors, blue.refused, blue.output_tokens) == (5, 4, 1, 1, 7)
     assert (blue.answered, blue.failures, blue.refusals) == (3, {"unavailable": 1}, {"bad_request": 1})
-    assert (blue.reasons["failover"], found["chat", "green"].drawn) == (0, 1)
-    assert found["chat", "green"].since(found["chat", "green"]).reasons["failover"] == 0
+    assert (blue.reasons["failover"], reading["chat", "green"].drawn) == (0, 1)
+    assert reading["chat", "green"].since(reading["chat", "green"]).reasons["failover"] == 0
 
 
 @given(

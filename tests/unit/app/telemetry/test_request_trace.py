@@ -62,9 +62,9 @@ def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
     ],
 )
 def test_a_malformed_state_is_left_out(given: str, kept: str) -> None:
-    found = remote({"traceparent": PARENT, "tracestate": given})
-    assert found is not None
-    assert found.state == kept
+    parsed = remote({"traceparent": PARENT, "tracestate": given})
+    assert parsed is not None
+    assert parsed.state == kept
 
 
 LATIN = st.binary(max_size=80).map(lambda raw: raw.decode("latin-1"))
@@ -72,5 +72,5 @@ LATIN = st.binary(max_size=80).map(lambda raw: raw.decode("latin-1"))
 
 @given(LATIN, LATIN)
 def test_any_text_is_parsed_and_only_ascii_is_passed_on(parent: str, state: str) -> None:
-    found = remote({"traceparent": parent, "tracestate": state})
-    assert found is None or found.state.isascii()
+    parsed = remote({"traceparent": parent, "tracestate": state})
+    assert parsed is None or parsed.state.isascii()

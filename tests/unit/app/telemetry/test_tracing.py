@@ -199,9 +199,9 @@ def test_an_exporter_that_cannot_be_made_is_logged_and_its_spans_are_counted(cap
 
 
 def of(section: Tracing, **environment: str) -> TracingSettings:
-    found = settings(section, environment)
-    assert found is not None
-    return found
+    chosen = settings(section, environment)
+    assert chosen is not None
+    return chosen
 
 
 def test_the_variables_alone_do_not_enable_tracing() -> None:
@@ -215,8 +215,8 @@ def test_settings_have_defaults() -> None:
 
 def test_the_section_comes_before_the_variables() -> None:
     variables = {"OTEL_TRACES_SAMPLER": "always_on", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://other:4318"}
-    found = of(Tracing(endpoint="http://collector:4318/", percent=2.5), **variables)
-    assert (found.endpoint, found.share) == ("http://collector:4318/v1/traces", 0.025)
+    chosen = of(Tracing(endpoint="http://collector:4318/", percent=2.5), **variables)
+    assert (chosen.endpoint, chosen.share) == ("http://collector:4318/v1/traces", 0.025)
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_a_variable_that_cannot_be_right_is_named(name: str, value: str) -> None
 
 
 def test_the_standard_variables_set_the_queue_and_its_batches() -> None:
-    found = of(Tracing(), OTEL_BSP_MAX_QUEUE_SIZE="50", OTEL_BSP_SCHEDULE_DELAY="250")
-    assert (found.queue, found.batch, found.every_s) == (50, 50, 0.25)
+    chosen = of(Tracing(), OTEL_BSP_MAX_QUEUE_SIZE="50", OTEL_BSP_SCHEDULE_DELAY="250")
+    assert (chosen.queue, chosen.batch, chosen.every_s) == (50, 50, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -156,9 +156,9 @@ def test_the_answer_of_a_server_decides(
         return JSONResponse({"error": {"message": "no"}}, status or 500)
 
     with serve(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST", "PUT"])])) as url:
-        found = run(path, f"{LINES[path]} --url {url if status else 'http://127.0.0.1:9'}")
+        status_code = run(path, f"{LINES[path]} --url {url if status else 'http://127.0.0.1:9'}")
     is_client = (path, status) == ("demo traffic", 200)  # which asks no router, but the model
-    assert found == (ExitCode.UNREACHABLE if is_client else code)
+    assert status_code == (ExitCode.UNREACHABLE if is_client else code)
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
     assert printed.err.count("\n") >= 1

@@ -50,8 +50,8 @@ def event(number: int) -> str:
 def followed(streams: Streams, count: int, since: str | None = None) -> tuple[list[int], list[str], list[float]]:
     said: list[str] = []
     slept: list[float] = []
-    found = follow(streams, since, said.append, slept.append)  # type: ignore[arg-type]
-    return [event["n"] for event in islice(found, count)], said, slept
+    events = follow(streams, since, said.append, slept.append)  # type: ignore[arg-type]
+    return [event["n"] for event in islice(events, count)], said, slept
 
 
 def test_the_next_stream_goes_on_after_the_last_event() -> None:
@@ -90,8 +90,8 @@ def test_permanent_errors_end_the_command(streams: Any) -> None:
 
 
 def test_frames_without_data_are_no_events() -> None:
-    found = list(frames(["retry: 1000", ": hello", "", "id: 4", "", 'data: {"n": 1}', "id: 5", "", "data: half"]))
-    assert [(frame.id, frame.data, frame.comment) for frame in found] == [
+    read = list(frames(["retry: 1000", ": hello", "", "id: 4", "", 'data: {"n": 1}', "id: 5", "", "data: half"]))
+    assert [(frame.id, frame.data, frame.comment) for frame in read] == [
         ("", "", "hello"),
         ("4", "", ""),
         ("5", '{"n": 1}', ""),

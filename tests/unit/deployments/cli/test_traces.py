@@ -83,8 +83,8 @@ def test_errors_are_one_line_with_the_fix(
 ) -> None:
     if arguments:
         arguments = [*arguments, "--endpoint", "chat"]
-    found, out, error = export(capsys, recording, "--format", "guidellm", *arguments)
-    assert (found, out) == (code, "")
+    status, out, error = export(capsys, recording, "--format", "guidellm", *arguments)
+    assert (status, out) == (code, "")
     assert says in error
     assert error.count("\n") == 1
 

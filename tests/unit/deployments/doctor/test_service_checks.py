@@ -95,9 +95,9 @@ def test_the_last_errors_of_each_application_are_found(logs: Path) -> None:
         "llama": ["torch.OutOfMemoryError: CUDA out of memory"],
         "minilm": ["ERROR 2026-11-22 serve -- import_path: no module named 'deployment'"],
     }
-    found = list(last_errors(installation(logs=logs)))
-    assert levels(found) == [Level.WARNING] * 3
-    assert found[0].message.startswith("llama: torch.OutOfMemoryError")
+    findings = list(last_errors(installation(logs=logs)))
+    assert levels(findings) == [Level.WARNING] * 3
+    assert findings[0].message.startswith("llama: torch.OutOfMemoryError")
 
 
 def test_logs_without_errors_pass(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_a_check_that_raises_does_not_stop_the_others() -> None:
     def broken(installation: Installation) -> Iterator[Finding]:
         raise OSError("no such device")
 
-    found = list(examine(installation(), (broken, applications)))
-    assert levels(found) == [Level.PROBLEM, Level.OK]
-    assert found[0].message == "the check failed: OSError: no such device"
+    findings = list(examine(installation(), (broken, applications)))
+    assert levels(findings) == [Level.PROBLEM, Level.OK]
+    assert findings[0].message == "the check failed: OSError: no such device"
 
 
 def test_the_command_says_what_to_do(
@@ -132,8 +132,8 @@ def test_the_command_says_what_to_do(
     assert f"-> correct it; `{command('check serve_config.yaml')}` checks it" in out
     assert re.search(r"^\d+ problems?, \d+ warnings?, \d+ passed\.$", out, re.MULTILINE)
     assert main(["doctor", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert {finding["level"] for finding in found} >= {"ok", "problem"}
+    findings = json.loads(capsys.readouterr().out)
+    assert {finding["level"] for finding in findings} >= {"ok", "problem"}
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_the_command_says_what_to_do(
     ],
 )
 def test_the_summary_counts_in_english(problems: int, warnings: int, line: str) -> None:
-    found = [problem("a", "b", "c")] * problems + [warning("a", "b", "c")] * warnings + [ok("a", "b")] * 2
-    assert summary(found) == line
+    findings = [problem("a", "b", "c")] * problems + [warning("a", "b", "c")] * warnings + [ok("a", "b")] * 2
+    assert summary(findings) == line
 
 
 def adapter(folder: Path, **config: Any) -> Path:
@@ -161,8 +161,8 @@ def finding(path: Path | str, environment: dict[str, str] | None = None, **kwarg
     document = default()
     modules = [{"name": "french", "path": str(path)}]
     engine(document)["engine_kwargs"].update(lora_modules=modules, **kwargs)
-    found = weights(installation(document, environment=environment or {}))
-    (about,) = [finding for finding in found if str(path) in finding.message]
+    findings = weights(installation(document, environment=environment or {}))
+    (about,) = [finding for finding in findings if str(path) in finding.message]
     return about
 
 
@@ -190,8 +190,12 @@ def test_an_adapter_that_exists_passes(tmp_path: Path) -> None:
 )
 def test_a_damaged_adapter_is_a_problem_with_its_fix(tmp_path: Path, damage: Any, said: str, fix: str) -> None:
     damage(adapter(tmp_path / "french"))
-    found = finding(tmp_path / "french")
-    assert (found.level, said in found.message, fix in found.fix) == (Level.PROBLEM, True, True), found
+    problem_found = finding(tmp_path / "french")
+    assert (problem_found.level, said in problem_found.message, fix in problem_found.fix) == (
+        Level.PROBLEM,
+        True,
+        True,
+    ), problem_found
 
 
 def test_an_adapter_of_a_hub_needs_the_hub() -> None:
@@ -220,21 +224,21 @@ def with_access(**access: Any) -> Installation:
 
 def test_a_missing_broken_or_empty_keys_file_is_found(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
-    found = with_access(keys_file=str(file))
-    assert str(file) in the_problem(keys(found))
+    examined = with_access(keys_file=str(file))
+    assert str(file) in the_problem(keys(examined))
     file.write_text("- name: [")
-    assert str(file) in the_problem(keys(found))
+    assert str(file) in the_problem(keys(examined))
     file.write_text("")
-    assert the_warning(keys(found)) == f"{file} has no keys"
+    assert the_warning(keys(examined)) == f"{file} has no keys"
     append(file, create("team")[1].line)
-    assert levels(keys(found)) == [Level.OK]
+    assert levels(keys(examined)) == [Level.OK]
 
 
 def test_keys_that_this_node_does_not_mount_are_a_warning(tmp_path: Path) -> None:
-    found = replace(with_access(keys_file=str(tmp_path / "secret/keys.yaml")), on_cluster=True)
-    assert the_warning(keys(found)).startswith(f"{tmp_path}/secret is not mounted on this node")
+    examined = replace(with_access(keys_file=str(tmp_path / "secret/keys.yaml")), on_cluster=True)
+    assert the_warning(keys(examined)).startswith(f"{tmp_path}/secret is not mounted on this node")
     (tmp_path / "secret").mkdir()
-    assert "keys.yaml" in the_problem(keys(found))
+    assert "keys.yaml" in the_problem(keys(examined))
 
 
 def test_stores_that_are_not_configured_have_no_findings() -> None:
@@ -244,11 +248,11 @@ def test_stores_that_are_not_configured_have_no_findings() -> None:
 def test_an_issuer_that_does_not_answer_is_found() -> None:
     provider = LocalIssuer()
     with serve(provider.app) as provider.url:
-        found = with_access(oidc={"issuer": provider.url, "audience": AUDIENCE})
-        assert levels(issuer(found)) == [Level.OK]
+        examined = with_access(oidc={"issuer": provider.url, "audience": AUDIENCE})
+        assert levels(issuer(examined)) == [Level.OK]
         provider.up = False
-        assert "does not answer with its keys" in the_problem(issuer(found))
-    assert "does not answer with its keys" in the_problem(issuer(found))
+        assert "does not answer with its keys" in the_problem(issuer(examined))
+    assert "does not answer with its keys" in the_problem(issuer(examined))
 
 
 @pytest.fixture
@@ -260,18 +264,18 @@ def redis() -> Iterator[RedisServer]:
 
 
 def test_a_store_that_does_not_answer_is_found(redis: RedisServer) -> None:
-    found = with_access(limits={"store": {"url": redis.url}})
-    assert levels(limits_store(found)) == [Level.OK]
+    examined = with_access(limits={"store": {"url": redis.url}})
+    assert levels(limits_store(examined)) == [Level.OK]
     redis.stop()
-    assert the_problem(limits_store(found)).startswith("it does not answer")
+    assert the_problem(limits_store(examined)).startswith("it does not answer")
 
 
 def test_a_store_with_a_missing_or_invalid_url_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = with_access(limits={"store": {"url_env": "LIMITS_URL"}})
+    examined = with_access(limits={"store": {"url_env": "LIMITS_URL"}})
     monkeypatch.delenv("LIMITS_URL", raising=False)
-    assert the_problem(limits_store(found)) == "its URL cannot be read from the variable LIMITS_URL"
-    assert "this node cannot read" in the_warning(limits_store(replace(found, on_cluster=True)))
+    assert the_problem(limits_store(examined)) == "its URL cannot be read from the variable LIMITS_URL"
+    assert "this node cannot read" in the_warning(limits_store(replace(examined, on_cluster=True)))
     monkeypatch.setenv("LIMITS_URL", "nonsense")
-    assert "is not a redis:// URL" in the_problem(limits_store(found))
+    assert "is not a redis:// URL" in the_problem(limits_store(examined))
     monkeypatch.setenv("LIMITS_URL", f"redis://:secret@127.0.0.1:{free_port()}/0")
-    assert "secret" not in the_problem(limits_store(found))
+    assert "secret" not in the_problem(limits_store(examined))

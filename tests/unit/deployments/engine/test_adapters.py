@@ -15,14 +15,14 @@ def of(**kwargs: Any) -> dict[str, Any]:
 
 
 def test_all_adapters_fit_into_a_batch_and_stay_in_memory() -> None:
-    found = adapter_kwargs(of(lora_modules=MODULES))
-    assert (found["enable_lora"], found["max_loras"], found["max_cpu_loras"]) == (True, 3, 3)
+    arguments = adapter_kwargs(of(lora_modules=MODULES))
+    assert (arguments["enable_lora"], arguments["max_loras"], arguments["max_cpu_loras"]) == (True, 3, 3)
     assert adapter_kwargs(of(lora_modules=MODULES, max_loras=8))["max_cpu_loras"] == 8
 
 
 def test_a_cpus_last_slot_stays_empty() -> None:
-    found = adapter_kwargs({**of(lora_modules=MODULES), **CPU})
-    assert (found["max_loras"], found["max_cpu_loras"]) == (4, 4)
+    arguments = adapter_kwargs({**of(lora_modules=MODULES), **CPU})
+    assert (arguments["max_loras"], arguments["max_cpu_loras"]) == (4, 4)
 
 
 def test_an_engine_without_adapters_has_no_such_arguments() -> None:

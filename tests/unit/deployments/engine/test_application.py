@@ -143,8 +143,8 @@ def test_the_application_equals_that_of_rays_builder(given: dict[str, Any]) -> N
     if "autoscaling_config" not in given.get("deployment_config", {}):
         expected = expected.model_copy(update={"autoscaling_config": None})
         configured = configured - {"autoscaling_config"}
-    found = options(ray_llm.build(ray_llm.llm_config(config), SERVER, DEPLOYMENT))
-    assert found == (
+    built = options(ray_llm.build(ray_llm.llm_config(config), SERVER, DEPLOYMENT))
+    assert built == (
         name,
         expected.model_copy(update={"user_configured_option_names": configured}),
         configured,
@@ -191,8 +191,8 @@ def test_the_files_number_of_replicas_holds(in_file: Any, replicas: tuple[int, i
     schema = ServeApplicationSchema(import_path="a:b", deployments=[{"name": DEPLOYMENT, **overrides}])
     config = override_deployment_info({DEPLOYMENT: info}, schema)[DEPLOYMENT].deployment_config
     scaling = config.autoscaling_config
-    found = (config.num_replicas,) * 2 if scaling is None else (scaling.min_replicas, scaling.max_replicas)
-    assert found == replicas
+    bounds = (config.num_replicas,) * 2 if scaling is None else (scaling.min_replicas, scaling.max_replicas)
+    assert bounds == replicas
 
 
 def test_replicas_find_the_classes_by_their_names() -> None:
@@ -237,8 +237,8 @@ print(sorted({"torch", "transformers", "vllm"} & set(sys.modules)))
 def test_building_an_application_imports_neither_torch_nor_vllm() -> None:
     document = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
     engines = [application["args"] for application in document["applications"] if "llm_config" in application["args"]]
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", BUILD], input=json.dumps(engines), capture_output=True, text=True, cwd=ROOT, check=False
     )
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.splitlines()[-1] == "[]"
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines()[-1] == "[]"

@@ -64,9 +64,9 @@ class Grammar:
 
 def test_the_scheduler_is_vllms_own_with_other_threads() -> None:
     for is_async, base in ((True, AsyncScheduler), (False, Scheduler)):
-        found: Any = resolve_obj_by_qualname(str(scheduler_class(None, is_async=is_async)))
-        assert issubclass(found, base)
-        assert issubclass(found, AsyncScheduler) is is_async
+        scheduler: Any = resolve_obj_by_qualname(str(scheduler_class(None, is_async=is_async)))
+        assert issubclass(scheduler, base)
+        assert issubclass(scheduler, AsyncScheduler) is is_async
 
 
 def test_the_operators_scheduler_stays() -> None:

@@ -178,11 +178,11 @@ def test_other_sources_need_no_hub() -> None:
 
 
 def test_a_large_cluster_needs_settings_of_its_own() -> None:
-    found = problems(service(lambda cluster: gpu(cluster).update(maxReplicas=60)))
+    reported = problems(service(lambda cluster: gpu(cluster).update(maxReplicas=60)))
     printed = f"what `{module('deployments.haproxy --nodes 63')}` prints"
     fix = f"put {printed} into the ConfigMap switchyard-size"
-    assert [problem.partition(":")[0] for problem in found] == ["group head", "group cpu", "group gpu-l4"]
-    assert all(problem.endswith(fix) for problem in found)
+    assert [problem.partition(":")[0] for problem in reported] == ["group head", "group cpu", "group gpu-l4"]
+    assert all(problem.endswith(fix) for problem in reported)
 
     def settle(cluster: Any) -> None:
         gpu(cluster)["maxReplicas"] = 60
@@ -257,8 +257,10 @@ def service_ledger_volume(
 
 
 def test_weights_without_a_revision_are_a_warning() -> None:
-    (found,) = warnings(service())
-    assert found == ("serveConfigV2: /models/llama names no revision; append @ and a commit of the model's repository")
+    (warning,) = warnings(service())
+    assert warning == (
+        "serveConfigV2: /models/llama names no revision; append @ and a commit of the model's repository"
+    )
     pinned = SERVED.replace("model_source: /models/llama", "model_source: /models/llama@abc")
     assert warnings(service(served=pinned)) == []
     assert warnings(service(served=SERVED.replace("/models/llama", "package:llama"))) == []

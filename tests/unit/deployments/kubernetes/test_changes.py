@@ -79,9 +79,9 @@ DOCUMENTED: list[tuple[dict[str, Any], set[ChangeEffect], str]] = [
 def test_every_change_of_the_values_has_its_effect(
     values: dict[str, Any], effects: set[ChangeEffect], said: str
 ) -> None:
-    found = changes(BEFORE, rendered(VALUES | values))
-    assert {change.effect for change in found} == effects, found
-    assert any(said in str(change) for change in found), found
+    listed = changes(BEFORE, rendered(VALUES | values))
+    assert {change.effect for change in listed} == effects, listed
+    assert any(said in str(change) for change in listed), listed
 
 
 def test_nothing_changes_where_nothing_changed() -> None:

@@ -12,8 +12,8 @@ def application(**changes: Any) -> dict[str, Any]:
 
 
 def demand(**changes: Any) -> Demand:
-    (found,) = demands({"applications": [application(**changes)]})
-    return found
+    (demanded,) = demands({"applications": [application(**changes)]})
+    return demanded
 
 
 def engine(**config: Any) -> Demand:
@@ -55,11 +55,11 @@ def test_an_engine_asks_for_its_processes(config: dict[str, Any], bundles: list[
 def test_another_deployment_asks_for_what_its_options_say() -> None:
     options = {"num_cpus": 0.2, "resources": {"disk": 1}, "label_selector": {"ray.io/node-group": "cpu"}}
     deployment = {"name": "Router", "ray_actor_options": options, "max_replicas_per_node": 1}
-    found = demand(args={}, deployments=[deployment])
-    assert found == Demand(
+    demanded = demand(args={}, deployments=[deployment])
+    assert demanded == Demand(
         "llama", "Router", ({"CPU": 0.2, "disk": 1},), 1, 1, 0.2, labels={"ray.io/node-group": "cpu"}, per_node=1
     )
-    assert found.resources == {"disk"}
+    assert demanded.resources == {"disk"}
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_another_deployment_asks_for_what_its_options_say() -> None:
     ],
 )
 def test_replicas_are_those_of_the_file(settings: dict[str, Any], least: int, most: int) -> None:
-    found = demand(deployments=[{"name": "Engine", **settings}])
-    assert (found.min_replicas, found.max_replicas) == (least, most)
+    demanded = demand(deployments=[{"name": "Engine", **settings}])
+    assert (demanded.min_replicas, demanded.max_replicas) == (least, most)
 
 
 def test_a_file_takes_precedence_over_an_llm_config() -> None:
@@ -95,5 +95,5 @@ def test_deployments_that_share_an_engine_ask_for_it_once() -> None:
     modules = [{"name": adapter["model"], "path": f"/models/{adapter['model']}"} for adapter in adapters.values()]
     llm_config = {"accelerator_type": "L4", "engine_kwargs": {"lora_modules": modules}}
     router = {"name": "router", "deployments": [{"name": "Router", "user_config": user_config}]}
-    found = demands({"applications": [router, application(args={"llm_config": llm_config})]})
-    assert sum(bundle.get("GPU", 0) for demand in found for bundle in demand.bundles) == 1
+    demanded = demands({"applications": [router, application(args={"llm_config": llm_config})]})
+    assert sum(bundle.get("GPU", 0) for demand in demanded for bundle in demand.bundles) == 1

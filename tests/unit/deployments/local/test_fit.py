@@ -184,8 +184,8 @@ def test_arguments_that_the_model_excludes_are_problems(
 )
 def test_arguments_that_exclude_each_other_are_problems(arguments: dict[str, Any], problem: str | None) -> None:
     where = "applications.v0.args.llm_config.engine_kwargs."
-    found = list(engine_problems(model(Placement("gpu"), arguments), lambda source: {}))
-    assert found == ([where + problem] if problem else [])
+    reported = list(engine_problems(model(Placement("gpu"), arguments), lambda source: {}))
+    assert reported == ([where + problem] if problem else [])
 
 
 @pytest.mark.parametrize(("size", "is_read"), [("4", True), ("1GiB", False), ("0.1", False)])

@@ -259,8 +259,8 @@ def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_exists(alert: s
 
 def rule_of(name: str) -> dict[str, Any]:
     """The spec of a release's PrometheusRule."""
-    found = release(name, monitoring={"enabled": True})
-    spec: dict[str, Any] = next(manifest for manifest in found if manifest["kind"] == "PrometheusRule")["spec"]
+    objects = release(name, monitoring={"enabled": True})
+    spec: dict[str, Any] = next(manifest for manifest in objects if manifest["kind"] == "PrometheusRule")["spec"]
     return spec
 
 

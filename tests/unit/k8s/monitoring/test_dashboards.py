@@ -44,10 +44,10 @@ def test_the_files_are_what_the_code_makes() -> None:
 
 
 def test_prometheus_understands_every_query(tmp_path: Path) -> None:
-    found = list(queries())
-    well, printed = promtool("check", "rules", as_rules(found, tmp_path / "queries.yaml"))
+    queried = list(queries())
+    well, printed = promtool("check", "rules", as_rules(queried, tmp_path / "queries.yaml"))
     assert well, printed
-    assert f"{len(found)} rules found" in printed
+    assert f"{len(queried)} rules found" in printed
     assert not promtool("check", "rules", as_rules(["sum by (endpoint (x)"], tmp_path / "broken.yaml"))[0]
 
 
@@ -72,13 +72,13 @@ OURS = "namespace='switchyard',release='switchyard'"
 
 def delivered() -> dict[str, str]:
     """File name to JSON, as the chart has them."""
-    (found,) = (
+    (config_map,) = (
         manifest
         for manifest in made(monitoring={"enabled": True})
         if manifest["metadata"]["name"] == "switchyard-dashboards"
     )
-    assert found["metadata"]["labels"] == {"grafana_dashboard": "1"}
-    data: dict[str, str] = found["data"]
+    assert config_map["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    data: dict[str, str] = config_map["data"]
     return data
 
 
@@ -112,10 +112,10 @@ def test_a_dashboard_shows_its_own_release_alone() -> None:
 
 
 def test_prometheus_understands_the_charts_queries(tmp_path: Path) -> None:
-    found = [
+    queried = [
         target["expr"]
         for text in delivered().values()
         for panel in panels(json.loads(text))
         for target in panel["targets"]
     ]
-    assert promtool("check", "rules", as_rules(found, tmp_path / "queries.yaml"))[0]
+    assert promtool("check", "rules", as_rules(queried, tmp_path / "queries.yaml"))[0]

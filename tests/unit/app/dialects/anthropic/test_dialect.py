@@ -342,8 +342,8 @@ def test_an_answer_that_calls_a_tool_stops_with_tool_use(
 def test_every_usage_counts_what_was_cached(usage: dict[str, Any], created: int, read: int) -> None:
     expected = {**COUNTS, "cache_creation_input_tokens": created, "cache_read_input_tokens": read}
     assert whole([TEXT], "end_turn", usage, manages_context=False)["usage"] == expected
-    found = streamed([TEXT], "end_turn", usage, manages_context=False)
-    assert [event["usage"] for event in (found[0]["message"], found[-2])] == [expected, expected]
+    events = streamed([TEXT], "end_turn", usage, manages_context=False)
+    assert [event["usage"] for event in (events[0]["message"], events[-2])] == [expected, expected]
 
 
 @pytest.mark.parametrize(("sent", "expected"), [({}, None), ({"stop_sequence": "a"}, "a")])

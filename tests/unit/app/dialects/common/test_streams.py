@@ -11,12 +11,12 @@ CALL = {"type": "function_call", "id": "fc_2", "call_id": "c_2", "name": "add", 
 
 
 def items(*done: dict[str, Any]) -> StreamedItems:
-    found = StreamedItems()
+    streamed = StreamedItems()
     for index, item in enumerate(done):
         begun = {**item, "id": f"streamed_{index}"}
-        found.note({"type": "response.output_item.added", "output_index": index, "item": begun})
-        found.note({"type": "response.output_item.done", "output_index": index, "item": begun})
-    return found
+        streamed.note({"type": "response.output_item.added", "output_index": index, "item": begun})
+        streamed.note({"type": "response.output_item.done", "output_index": index, "item": begun})
+    return streamed
 
 
 def test_a_cut_call_that_the_engine_shows_as_text_stays_the_call_of_the_stream() -> None:
@@ -40,6 +40,6 @@ def test_a_call_that_was_cut_before_its_name_is_not_shown() -> None:
 
 
 def test_an_item_without_an_end_leaves_the_output_as_it_is() -> None:
-    found = items(CALL)
-    found.note({"type": "response.output_item.added", "output_index": 1, "item": MESSAGE})
-    assert found.output({"status": "incomplete", "output": [MESSAGE]}) == [MESSAGE]
+    streamed = items(CALL)
+    streamed.note({"type": "response.output_item.added", "output_index": 1, "item": MESSAGE})
+    assert streamed.output({"status": "incomplete", "output": [MESSAGE]}) == [MESSAGE]

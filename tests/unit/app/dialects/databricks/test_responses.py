@@ -351,14 +351,14 @@ def stream(**fields: Any) -> Stream:
 def test_every_response_object_in_a_stream_is_databricks_in_any_chunking(points: list[int]) -> None:
     upstream, translated = text_stream(), stream(metadata={"a": "b"})
     edges = [0, *sorted(points), len(upstream)]
-    found = events(b"".join(translated.feed(upstream[a:b]) for a, b in pairwise(edges)) + translated.close())
-    assert [name for name, _ in found] == [data["type"] for _, data in found]
-    assert [data["sequence_number"] for _, data in found] == [0, 1, 2, 3, 4]
-    assert all(data["response"]["metadata"] == {"a": "b"} for _, data in found if "response" in data)
-    name, last = found[-1]
+    sent = events(b"".join(translated.feed(upstream[a:b]) for a, b in pairwise(edges)) + translated.close())
+    assert [name for name, _ in sent] == [data["type"] for _, data in sent]
+    assert [data["sequence_number"] for _, data in sent] == [0, 1, 2, 3, 4]
+    assert all(data["response"]["metadata"] == {"a": "b"} for _, data in sent if "response" in data)
+    name, last = sent[-1]
     assert (name, last["response"]["status"], last["response"]["error"]) == ("response.completed", "completed", None)
     assert last["response"]["usage"]["prompt_tokens"] == 9
-    assert last["response"]["output"][0]["id"] == found[3][1]["item_id"]
+    assert last["response"]["output"][0]["id"] == sent[3][1]["item_id"]
     assert translated.usage == Usage(9, 3)
 
 
@@ -403,9 +403,9 @@ def test_only_one_call_is_streamed_without_parallel_tool_calls(parallel: bool, i
         upstream += event("response.output_item.done", 3, item=item, output_index=index)
     upstream += event("response.completed", 4, response={**ANSWER, "output": items})
     translated = stream(parallel_tool_calls=parallel, tools=[FLAT])
-    found = events(translated.feed(upstream) + translated.close())
-    assert {data["output_index"] for _, data in found if "output_index" in data} == indices
-    assert len(found[-1][1]["response"]["output"]) == len(indices)
+    sent = events(translated.feed(upstream) + translated.close())
+    assert {data["output_index"] for _, data in sent if "output_index" in data} == indices
+    assert len(sent[-1][1]["response"]["output"]) == len(indices)
 
 
 @pytest.mark.parametrize("bad", [b"{", b"[]", b"5", b"{}", b'{"response":5}'])

@@ -46,10 +46,10 @@ def test_a_minimal_request_passes_unchanged(operation: str, path: str) -> None:
 
 
 def test_every_path_of_vllms_is_served() -> None:
-    found = {route.path: route.operation for route in OpenAI.routes if route.operation in REQUIRED}
+    operations = {route.path: route.operation for route in OpenAI.routes if route.operation in REQUIRED}
     reranks = {"/rerank": "rerank", "/v1/rerank": "rerank", "/v2/rerank": "rerank_v2"}
     scores = ("/score", "/v1/score", "/endpoints/{endpoint}/score")
-    assert found == {**reranks, **dict.fromkeys(scores, "score")}
+    assert operations == {**reranks, **dict.fromkeys(scores, "score")}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ def _event(chunk: dict[str, Any], separators: tuple[str, str]) -> dict[str, Any]
     sent = ChatEvents(hide_usage=True).feed(b"data: " + data + b"\n\n")
     assert sent.startswith(b"data: ")
     assert sent.endswith(b"\n\n")
-    found: dict[str, Any] = json.loads(sent[6:])
-    return found
+    event: dict[str, Any] = json.loads(sent[6:])
+    return event
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -33,5 +33,5 @@ def test_a_chunk_with_text_only(text: str, fingerprint: dict[str, Any]) -> None:
 
 def test_two_choices_in_a_chunk() -> None:
     choices = [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"reasoning": "b"}}]
-    found = _event({"id": "c", "choices": choices}, (",", ":"))
-    assert [choice["delta"]["role"] for choice in found["choices"]] == ["assistant", "assistant"]
+    event = _event({"id": "c", "choices": choices}, (",", ":"))
+    assert [choice["delta"]["role"] for choice in event["choices"]] == ["assistant", "assistant"]

@@ -418,11 +418,11 @@ def test_tokens_have_their_places_in_the_text() -> None:
         return finished(TGI().parse("tokenize", Request("POST", "/tokenize", body), CONTEXT))
 
     text = "hello 日本 😀"
-    found = tokens(text)
-    assert [token["id"] for token in found] == MODEL.encode(text)
-    assert all(text[token["start"] : token["stop"]] == token["text"] for token in found)
-    assert tokens(text, truncate=2) == found[-2:]
-    assert list(found[0]) == ["id", "text", "start", "stop"]
+    placed = tokens(text)
+    assert [token["id"] for token in placed] == MODEL.encode(text)
+    assert all(text[token["start"] : token["stop"]] == token["text"] for token in placed)
+    assert tokens(text, truncate=2) == placed[-2:]
+    assert list(placed[0]) == ["id", "text", "start", "stop"]
 
 
 def test_info_has_the_names_of_both_descriptions() -> None:

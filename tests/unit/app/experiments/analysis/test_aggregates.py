@@ -103,14 +103,14 @@ def test_covariates_are_the_excess_of_a_units_sum_and_its_shrunken_mean(
     """In whatever order and batches requests come."""
     known = [request for request in requests if request[3]]
     history = history_of([requests[cut:][::-1], requests[:cut]])
-    found = history.covariates(0, EVERYBODY)
+    covariates = history.covariates(0, EVERYBODY)
     assert history.covariates(1, EVERYBODY) is None
     if not known:
-        assert found is None
+        assert covariates is None
         return
     mean = sum(x for _, x, _, _ in known) / sum(d for _, _, d, _ in known)
-    assert found is not None
-    for unit, values in zip(EVERYBODY.tolist(), found.tolist(), strict=True):
+    assert covariates is not None
+    for unit, values in zip(EVERYBODY.tolist(), covariates.tolist(), strict=True):
         mine = [(x, d) for known_unit, x, d, _ in known if known_unit == unit]
         excess = sum(x - mean * d for x, d in mine)
         assert values == pytest.approx([excess, excess / (len(mine) + SHRINKAGE)], abs=1e-9)
@@ -118,10 +118,10 @@ def test_covariates_are_the_excess_of_a_units_sum_and_its_shrunken_mean(
 
 def test_a_unit_without_history_has_the_mean() -> None:
     history = history_of([[(1, 3.0, 1.0, True), (2, 5.0, 1.0, True), (3, 9.0, 1.0, False)]])
-    found = history.covariates(0, np.array([1, 2, 3, 4], np.uint64))
-    assert found is not None
-    assert found[:, 0].tolist() == [-1.0, 1.0, 0.0, 0.0]
-    assert found.mean() == 0
+    covariates = history.covariates(0, np.array([1, 2, 3, 4], np.uint64))
+    assert covariates is not None
+    assert covariates[:, 0].tolist() == [-1.0, 1.0, 0.0, 0.0]
+    assert covariates.mean() == 0
 
 
 def test_memory_is_bounded_and_who_is_left_out_depends_on_the_unit_alone() -> None:

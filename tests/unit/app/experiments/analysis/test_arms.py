@@ -46,8 +46,8 @@ def test_the_plan_that_gives_a_treatment_most_is_found_among_those_of_the_endpoi
     plans.insert(1, Plan("other", "0-b", {"blue": 1, "green": 99}))
     mine.place(recorder.starts(*({"plan": plan} for plan in range(6)), plans=plans))
     first, last = np.array([0, 0, 0, 3, 3, 5], np.int32), np.array([0, 1, 5, 5, 0, 5], np.int32)
-    found = mine.weights[mine.most_treated(1, first, last)]
-    assert found.tolist() == [[99, 1], [99, 1], [50, 50], [95, 5], [50, 50], [100, 0]]
+    weights = mine.weights[mine.most_treated(1, first, last)]
+    assert weights.tolist() == [[99, 1], [99, 1], [50, 50], [95, 5], [50, 50], [100, 0]]
 
 
 def test_names_and_plans_that_come_later_are_known() -> None:

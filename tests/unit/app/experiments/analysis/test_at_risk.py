@@ -42,9 +42,9 @@ def test_requests_per_unit_are_counted_until_the_first_event_in_any_batches(
             entries[sets, arm] += place.get(unit) != (sets, arm)
             place[unit] = sets, arm
         had |= {unit} if hit else set()
-    found = added(exposures, parts)
+    counts = added(exposures, parts)
     for treatment in (1, 2):
-        busier = found.busier(treatment) if exposures else np.zeros(0)
+        busier = counts.busier(treatment) if exposures else np.zeros(0)
         for sets, ratio in enumerate(busier.tolist()):
             if entries[sets, 0] and entries[sets, treatment]:
                 ratios = requests[sets] / np.maximum(entries[sets], 1) * entries[sets, 0] / requests[sets, 0]
@@ -68,9 +68,9 @@ def test_a_unit_always_fails_by_its_first_requests_and_control_by_one(
         for unit, hits in outcomes.items()
         if all(hits[: (need := ALWAYS if drawn[unit][1] else 1)]) and len(hits) >= need
     }
-    found = added(exposures, parts)
+    counts = added(exposures, parts)
     for treatment in (1, 2):
-        _, failing = found.always_failing(treatment, WEIGHTS)
+        _, failing = counts.always_failing(treatment, WEIGHTS)
         assert failing == sum(drawn[unit][1] == treatment for unit in fails)
 
 

@@ -43,9 +43,9 @@ def block(size: int, seed: int = 1, units: int = 40) -> CellBlock:
 
 
 def looked(cells: UnitTable, without: UnitTable | None = None) -> Estimate:
-    found = look(cells.lines(0, STRATA, 2, without), "ratio")
-    assert found is not None
-    return found
+    estimate = look(cells.lines(0, STRATA, 2, without), "ratio")
+    assert estimate is not None
+    return estimate
 
 
 def same(one: Estimate, other: Estimate) -> None:
@@ -143,10 +143,10 @@ def test_totals_give_the_look_of_requests() -> None:
         np.bincount(cell, weights, 4).astype(np.float64).reshape(2, 2) for weights in (n, x, d, x * x, x * d, d * d)
     ]
     expected = look_of_requests(Moments(*sums), "ratio")
-    found = look_of_requests(totals.moments(0, STRATA, 2), "ratio")
+    estimate = look_of_requests(totals.moments(0, STRATA, 2), "ratio")
     assert expected is not None
-    assert found is not None
-    same(found, expected)
+    assert estimate is not None
+    same(estimate, expected)
     assert totals.of_arms(0)[:, 0].sum() == data.n[:, 0].sum()
 
 

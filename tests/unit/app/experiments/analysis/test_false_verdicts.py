@@ -17,10 +17,10 @@ def recorded(units: int, seed: int = 1) -> RecordedMetric:
 
 
 def test_sequences_keep_their_level_where_a_repeated_t_test_does_not() -> None:
-    found = false_verdicts([recorded(1500)], runs=200, alpha=0.05)[0]
-    assert found.sequences <= 0.075
-    assert found.peeked >= 0.1
-    assert (found.runs, found.looks, found.units) == (200, 20, 1500)
+    result = false_verdicts([recorded(1500)], runs=200, alpha=0.05)[0]
+    assert result.sequences <= 0.075
+    assert result.peeked >= 0.1
+    assert (result.runs, result.looks, result.units) == (200, 20, 1500)
 
 
 def test_the_same_units_give_the_same_answer() -> None:
@@ -28,8 +28,8 @@ def test_the_same_units_give_the_same_answer() -> None:
 
 
 def test_nothing_recorded_gives_no_verdicts() -> None:
-    found = false_verdicts([recorded(0)], 5, 0.05)[0]
-    assert (found.sequences, found.peeked, found.looks, found.units) == (0, 0, 0, 0)
+    result = false_verdicts([recorded(0)], 5, 0.05)[0]
+    assert (result.sequences, result.peeked, result.looks, result.units) == (0, 0, 0, 0)
 
 
 def test_an_aa_analysis_redraws_recorded_units_though_they_differ_by_arm() -> None:
@@ -42,6 +42,6 @@ def test_an_aa_analysis_redraws_recorded_units_though_they_differ_by_arm() -> No
     for sticky in ("user", None):
         analysis = analysis_of(world, config(sticky=sticky, secondary=secondary))
         recorded.tell(analysis)
-        found = analysis.false_verdicts()(20)
-        assert [(result.metric, result.units) for result in found] == [("ttft", 500), ("error", 500)]
-        assert max(result.sequences for result in found) <= 0.2
+        results = analysis.false_verdicts()(20)
+        assert [(result.metric, result.units) for result in results] == [("ttft", 500), ("error", 500)]
+        assert max(result.sequences for result in results) <= 0.2

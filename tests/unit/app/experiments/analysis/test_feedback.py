@@ -26,27 +26,27 @@ def item(
 
 
 def pending(*fields: Fields, max_pending: int = 1000) -> PendingFeedback:
-    found = PendingFeedback(METRICS, max_pending)
-    add(found, *fields)
-    return found
+    feedback = PendingFeedback(METRICS, max_pending)
+    add(feedback, *fields)
+    return feedback
 
 
-def add(found: PendingFeedback, *fields: Fields) -> None:
+def add(feedback: PendingFeedback, *fields: Fields) -> None:
     base: dict[str, Any] = {"at": 1000.0, "caller": ALICE}
     rows = Recorder().rows(*(base | values for values in fields))
-    found.add_rows(rows, np.arange(len(rows), dtype=np.int32), (rows.assigned != 0).astype(np.int8))
+    feedback.add_rows(rows, np.arange(len(rows), dtype=np.int32), (rows.assigned != 0).astype(np.int8))
 
 
-def values(found: PendingFeedback, now: float = RIPE, metric: str = "thumbs") -> list[float | None]:
-    return [None if math.isnan(value) else value for value in found.mature(now)[metric].value.tolist()]
+def values(feedback: PendingFeedback, now: float = RIPE, metric: str = "thumbs") -> list[float | None]:
+    return [None if math.isnan(value) else value for value in feedback.mature(now)[metric].value.tolist()]
 
 
 def test_an_exposure_counts_once_its_window_is_over_with_its_score_or_without() -> None:
-    found = pending({"request": 1}, {"request": 2})
-    found.add([item(1, 0.0)])
-    assert values(found, RIPE - 1) == []
-    assert values(found) == [0.0, None]
-    assert values(found, RIPE + 1) == []
+    feedback = pending({"request": 1}, {"request": 2})
+    feedback.add([item(1, 0.0)])
+    assert values(feedback, RIPE - 1) == []
+    assert values(feedback) == [0.0, None]
+    assert values(feedback, RIPE + 1) == []
 
 
 def test_matured_feedback_has_its_unit_stratum_and_arm() -> None:
@@ -57,32 +57,32 @@ def test_matured_feedback_has_its_unit_stratum_and_arm() -> None:
 
 
 def test_each_metric_has_its_own_window() -> None:
-    found = pending({"request": 1})
-    found.add([item(1, 4.0, 1050.0, metric="stars"), item(1, 1.0, 1050.0)])
-    assert values(found, 1070.0, "stars") == [4.0]
-    assert values(found) == [1.0]
+    feedback = pending({"request": 1})
+    feedback.add([item(1, 4.0, 1050.0, metric="stars"), item(1, 1.0, 1050.0)])
+    assert values(feedback, 1070.0, "stars") == [4.0]
+    assert values(feedback) == [1.0]
 
 
 def test_the_last_score_counts_in_any_order_of_arrival() -> None:
     for order in ([0, 1], [1, 0]):
-        found = pending({"request": 1})
+        feedback = pending({"request": 1})
         items = [item(1, 0.0, 1400.0), item(1, 1.0, 1500.0)]
-        found.add([items[number] for number in order])
-        assert values(found) == [1.0]
+        feedback.add([items[number] for number in order])
+        assert values(feedback) == [1.0]
 
 
 def test_the_answers_id_works_too() -> None:
-    found = pending({"request": 1, "answer": 11})
-    found.add([item(11)])
-    assert values(found) == [1.0]
+    feedback = pending({"request": 1, "answer": 11})
+    feedback.add([item(11)])
+    assert values(feedback) == [1.0]
 
 
 @pytest.mark.parametrize(("caller", "expected"), [(ALICE, [1.0]), (BOB, [None]), (MANAGER, [1.0])])
 def test_only_the_caller_or_a_manager_may_score_a_request(caller: int, expected: list[float | None]) -> None:
     for identity in (1, 11):
-        found = pending({"request": 1, "answer": 11})
-        found.add([item(identity, caller=caller)])
-        assert values(found) == expected
+        feedback = pending({"request": 1, "answer": 11})
+        feedback.add([item(identity, caller=caller)])
+        assert values(feedback) == expected
 
 
 def test_a_request_id_used_again_is_the_callers_latest() -> None:
@@ -92,102 +92,102 @@ def test_a_request_id_used_again_is_the_callers_latest() -> None:
         {"request": 1, "caller": BOB, "at": 1002.0},
     ]
     for order in ([0, 1, 2], [2, 1, 0]):
-        found = pending(*(fields[number] for number in order))
-        found.add([item(1)])
-        ripe = found.mature(RIPE + 10)["thumbs"].value.tolist()
+        feedback = pending(*(fields[number] for number in order))
+        feedback.add([item(1)])
+        ripe = feedback.mature(RIPE + 10)["thumbs"].value.tolist()
         assert [ripe[order.index(number)] == 1.0 for number in range(3)] == [False, True, False]
 
 
 def test_late_scores_change_nothing_and_are_counted() -> None:
-    found = pending({"request": 1}, {"request": 2})
-    found.add([item(1, at=1000.0 + WINDOW + 1)])
-    assert values(found) == [None, None]
-    assert found.late == 1
+    feedback = pending({"request": 1}, {"request": 2})
+    feedback.add([item(1, at=1000.0 + WINDOW + 1)])
+    assert values(feedback) == [None, None]
+    assert feedback.late == 1
 
 
 def test_what_becomes_of_a_score_follows_from_the_times_of_arrival_however_late_it_is_counted() -> None:
     end = 1000.0 + WINDOW
     for arrived, expected in ((end + GRACE_S, [1.0]), (end + GRACE_S + 1, [None])):
-        found = pending({"request": 1})
-        found.add([item(1, at=end)], [arrived])
-        assert values(found, end + 10 * WINDOW) == expected
+        feedback = pending({"request": 1})
+        feedback.add([item(1, at=end)], [arrived])
+        assert values(feedback, end + 10 * WINDOW) == expected
     for arrived, unmatched in ((1500.0 + UNKNOWN_S, 0), (1500.0 + UNKNOWN_S + 1, 1)):
         rows = replace(Recorder().rows({"request": 1, "at": 1000.0, "caller": ALICE}), arrived=np.array([arrived]))
-        found = PendingFeedback(METRICS)
-        found.add_rows(rows, np.zeros(1, np.int32), np.zeros(1, np.int8))
-        found.add([item(1)], [1500.0])
-        assert values(found, end + 10 * WINDOW) == [None if unmatched else 1.0]
-        assert found.unmatched == unmatched
+        feedback = PendingFeedback(METRICS)
+        feedback.add_rows(rows, np.zeros(1, np.int32), np.zeros(1, np.int8))
+        feedback.add([item(1)], [1500.0])
+        assert values(feedback, end + 10 * WINDOW) == [None if unmatched else 1.0]
+        assert feedback.unmatched == unmatched
     for behind, expected in ((0.0, [1.0]), (1.0, [None])):  # both came long after the window, from a router that waited
         rows = replace(Recorder().rows({"request": 1, "at": 1000.0, "caller": ALICE}), arrived=np.array([end + 100.0]))
-        found = PendingFeedback(METRICS)
-        found.add_rows(rows, np.zeros(1, np.int32), np.zeros(1, np.int8))
-        found.add([item(1, at=end)], [end + 100.0 + behind])
-        assert values(found, end + 10 * WINDOW) == expected
+        feedback = PendingFeedback(METRICS)
+        feedback.add_rows(rows, np.zeros(1, np.int32), np.zeros(1, np.int8))
+        feedback.add([item(1, at=end)], [end + 100.0 + behind])
+        assert values(feedback, end + 10 * WINDOW) == expected
 
 
 def test_a_score_may_come_before_its_request_has_ended() -> None:
-    found = pending({"request": 2})
-    found.add([item(1)])
-    found.mature(1500.0)
-    add(found, {"request": 1})
-    assert values(found) == [None, 1.0]
+    feedback = pending({"request": 2})
+    feedback.add([item(1)])
+    feedback.mature(1500.0)
+    add(feedback, {"request": 1})
+    assert values(feedback) == [None, 1.0]
 
 
 def test_a_score_of_an_unknown_answer_waits_a_minute() -> None:
-    found = pending({"request": 2})
-    found.add([item(1)])
-    found.mature(1500.0)
-    found.mature(1500.0 + UNKNOWN_S + 1)
-    assert found.unmatched == 1
-    add(found, {"request": 1})
-    assert values(found) == [None, None]
+    feedback = pending({"request": 2})
+    feedback.add([item(1)])
+    feedback.mature(1500.0)
+    feedback.mature(1500.0 + UNKNOWN_S + 1)
+    assert feedback.unmatched == 1
+    add(feedback, {"request": 1})
+    assert values(feedback) == [None, None]
 
 
 SCORED = [(1, ALICE), (11, ALICE), (1, BOB), (1, MANAGER), (2, ALICE)]
 
 
 def test_scores_match_answers_of_their_caller_and_for_managers_all() -> None:
-    found = pending({"request": 1, "answer": 11})
+    feedback = pending({"request": 1, "answer": 11})
     items = [item(request, caller=caller) for request, caller in SCORED]
-    assert found.matches(items) == ["waiting", "waiting", "unknown", "waiting", "unknown"]
-    assert found.matches([item(1, metric="other")]) == ["unknown"]
+    assert feedback.matches(items) == ["waiting", "waiting", "unknown", "waiting", "unknown"]
+    assert feedback.matches([item(1, metric="other")]) == ["unknown"]
     assert PendingFeedback(METRICS).matches([item(1)]) == ["unknown"]
 
 
 def test_a_score_after_the_window_is_late_even_when_the_exposure_is_forgotten() -> None:
-    found = pending({"request": 1, "answer": 11})
+    feedback = pending({"request": 1, "answer": 11})
     after = 1000.0 + 2 * WINDOW
-    assert found.matches([item(1, at=after)]) == ["late"]
-    found.mature(after)
-    assert len(found) == 0
+    assert feedback.matches([item(1, at=after)]) == ["late"]
+    feedback.mature(after)
+    assert len(feedback) == 0
     items = [item(request, at=after, caller=caller) for request, caller in SCORED]
-    assert found.matches(items) == ["late", "late", "unknown", "late", "unknown"]
-    found.add([item(1, at=after), item(11, at=after, caller=BOB)])
-    found.mature(after + 1)
-    found.mature(after + 2 + UNKNOWN_S)
-    assert (found.late, found.unmatched) == (1, 1)
+    assert feedback.matches(items) == ["late", "late", "unknown", "late", "unknown"]
+    feedback.add([item(1, at=after), item(11, at=after, caller=BOB)])
+    feedback.mature(after + 1)
+    feedback.mature(after + 2 + UNKNOWN_S)
+    assert (feedback.late, feedback.unmatched) == (1, 1)
 
 
 def test_scores_of_other_metrics_are_not_kept() -> None:
-    found = pending({"request": 1})
-    found.add([item(1, metric="other")])
-    assert values(found) == [None]
-    assert found.unmatched == 0
+    feedback = pending({"request": 1})
+    feedback.add([item(1, metric="other")])
+    assert values(feedback) == [None]
+    assert feedback.unmatched == 0
 
 
 def test_above_the_bound_the_oldest_count_at_once_without_a_score() -> None:
-    found = pending(*({"request": number, "at": 1000.0 + number} for number in range(1, 31)), max_pending=20)
-    assert values(found, 1031.0) == [None] * 10
-    assert len(found) <= 30
-    found.add([item(25, at=1100.0)])
-    assert values(found, RIPE + 100).count(1.0) == 1
+    feedback = pending(*({"request": number, "at": 1000.0 + number} for number in range(1, 31)), max_pending=20)
+    assert values(feedback, 1031.0) == [None] * 10
+    assert len(feedback) <= 30
+    feedback.add([item(25, at=1100.0)])
+    assert values(feedback, RIPE + 100).count(1.0) == 1
 
 
 def test_counted_requests_are_forgotten() -> None:
-    found = pending(*({"request": number} for number in range(1, 100)))
-    found.mature(RIPE)
-    assert len(found) == 0
-    add(found, {"request": 500, "at": RIPE})
-    found.add([item(500, at=RIPE + 1)])
-    assert values(found, RIPE + WINDOW + GRACE_S) == [1.0]
+    feedback = pending(*({"request": number} for number in range(1, 100)))
+    feedback.mature(RIPE)
+    assert len(feedback) == 0
+    add(feedback, {"request": 500, "at": RIPE})
+    feedback.add([item(500, at=RIPE + 1)])
+    assert values(feedback, RIPE + WINDOW + GRACE_S) == [1.0]

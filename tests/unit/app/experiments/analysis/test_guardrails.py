@@ -173,14 +173,14 @@ def test_neither_batches_nor_the_order_within_them_change_the_evidence(limit: di
             rng.integers(0, 60, 400), rng.integers(0, 2, 400), rng.random(400) < 0.3, at, strict=True
         )
     ]
-    found = []
+    verdicts = []
     for parts in (1, 7, 100):
         rig = Rig(limit)
         for part in np.array_split(np.arange(400), parts):
             rig.add(*(fields[number] for number in rng.permutation(part)))
-        found.append(rig.watch.status().log_e_value)
-    assert found[0] == pytest.approx(found[1], abs=1e-9)
-    assert found[0] == pytest.approx(found[2], abs=1e-9)
+        verdicts.append(rig.watch.status().log_e_value)
+    assert verdicts[0] == pytest.approx(verdicts[1], abs=1e-9)
+    assert verdicts[0] == pytest.approx(verdicts[2], abs=1e-9)
 
 
 def test_five_tenants_whose_every_request_fails_are_an_alarm() -> None:
@@ -224,46 +224,46 @@ def test_an_absolute_limit_judges_later_turns() -> None:
 def test_control_exceeds_a_limit_only_with_evidence() -> None:
     """One failure of twenty is more than 2 %, and no reason to call the endpoint unhealthy."""
     rig = Rig({"event": "error", "max_rate": 0.02})
-    found = []
+    verdicts = []
     for failed, healthy, at in ((1, 19, 0.0), (19, 0, 0.0), (0, 60, 5 * 3600.0)):
         rig.rows(healthy, False, hit=False, at=1000.0 + at)
         rig.rows(failed, False, hit=True, at=1000.0 + at)
-        found.append(rig.watch.unhealthy)
-    assert found == [False, True, False]
+        verdicts.append(rig.watch.unhealthy)
+    assert verdicts == [False, True, False]
 
 
 HALF = np.array([[50, 50], [95, 5]])
 
 
 def events(control: int, treated: int, weights: int = 0) -> UnitEvents:
-    found = UnitEvents(1)
+    counted = UnitEvents(1)
     arm = np.array([0] * control + [1] * treated, np.int8)
     unit = np.arange(len(arm), dtype=np.uint64)
-    found.add(unit, np.zeros(len(arm)), np.full(len(arm), weights, np.int32), arm)
-    return found
+    counted.add(unit, np.zeros(len(arm)), np.full(len(arm), weights, np.int32), arm)
+    return counted
 
 
 def test_a_unit_counts_once() -> None:
-    found = UnitEvents(1)
+    counted = UnitEvents(1)
     for at in (1.0, 2.0):
-        found.add(
+        counted.add(
             np.array([5, 6], np.uint64), np.full(2, at, np.float64), np.zeros(2, np.int32), np.array([1, 0], np.int8)
         )
-    assert found.units == (1, 1)
+    assert counted.units == (1, 1)
 
 
 def test_events_of_other_treatments_do_not_count() -> None:
-    found = UnitEvents(1)
-    assert not found.add(np.array([5], np.uint64), np.zeros(1), np.zeros(1, np.int32), np.array([2], np.int8))
+    counted = UnitEvents(1)
+    assert not counted.add(np.array([5], np.uint64), np.zeros(1), np.zeros(1, np.int32), np.array([2], np.int8))
 
 
 def test_the_evidence_is_that_of_the_events_one_by_one() -> None:
-    found = UnitEvents(1)
+    counted = UnitEvents(1)
     arms, sets = np.array([1, 1, 0, 1, 1, 1, 1], np.int8), np.array([1, 1, 1, 0, 0, 1, 1], np.int32)
-    found.add(np.arange(7, dtype=np.uint64), np.arange(7, dtype=np.float64), sets, arms)
+    counted.add(np.arange(7, dtype=np.uint64), np.arange(7, dtype=np.float64), sets, arms)
     expected = EventEvidence()
     expected.add(arms == 1, chance(HALF[sets, 1], HALF[sets, 0], 1.5))
-    assert found.more(HALF, 1.5).ln_e == pytest.approx(expected.ln_e, abs=1e-9)
+    assert counted.more(HALF, 1.5).ln_e == pytest.approx(expected.ln_e, abs=1e-9)
 
 
 def test_more_and_less_are_mirror_images() -> None:
@@ -275,14 +275,14 @@ def test_more_and_less_are_mirror_images() -> None:
 def test_the_interval_of_the_rates_ratio_holds_the_estimate_and_excludes_1_only_with_evidence(
     weights: int, control: int, treated: int
 ) -> None:
-    found = events(control, treated, weights)
-    lift = found.lift(HALF, 0.05)
+    counted = events(control, treated, weights)
+    lift = counted.lift(HALF, 0.05)
     expected = treated / control * (1 if weights == 0 else 19)
     assert lift.estimate == pytest.approx(expected - 1, rel=1e-3)
     assert lift.lower is not None
     assert lift.upper is not None
     assert lift.lower < expected - 1 < lift.upper
-    for bound, evidence in ((lift.lower, found.more), (lift.upper, found.less)):
+    for bound, evidence in ((lift.lower, counted.more), (lift.upper, counted.less)):
         assert evidence(HALF, bound + 1).ln_e == pytest.approx(math.log(2 / 0.05), abs=1e-3)
 
 
@@ -306,16 +306,16 @@ def test_the_detector_of_units_knows_each_units_trial_before_in_any_batches() ->
     expected = Detector()
     expected.add(hit, 0.5, before)
     for parts in (1, 7, 2000):
-        found = UnitDetector()
+        detector = UnitDetector()
         for part in np.array_split(np.arange(2000), parts):
             shuffled = rng.permutation(part)
-            found.add(unit[shuffled], at[shuffled], hit[shuffled], np.full(len(part), 0.5))
-        assert found.ln_e == pytest.approx(expected.ln_e)
-        assert found.largest == pytest.approx(expected.largest)
+            detector.add(unit[shuffled], at[shuffled], hit[shuffled], np.full(len(part), 0.5))
+        assert detector.ln_e == pytest.approx(expected.ln_e)
+        assert detector.largest == pytest.approx(expected.largest)
 
 
 def test_two_records_of_one_request_are_one_trial() -> None:
-    found, once = UnitDetector("exposures"), UnitDetector("exposures")
+    detector, once = UnitDetector("exposures"), UnitDetector("exposures")
     unit, at, hit, limit = (
         np.arange(400, dtype=np.uint64),
         np.arange(400, dtype=np.float64),
@@ -324,16 +324,16 @@ def test_two_records_of_one_request_are_one_trial() -> None:
     )
     once.add(unit, at, hit, limit)
     for part in (slice(0, 200), slice(100, 400), slice(0, 400)):
-        found.add(np.tile(unit[part], 2), np.tile(at[part], 2), np.tile(hit[part], 2), np.tile(limit[part], 2))
-    assert (found.ln_e, found.largest) == (once.ln_e, once.largest)
+        detector.add(np.tile(unit[part], 2), np.tile(at[part], 2), np.tile(hit[part], 2), np.tile(limit[part], 2))
+    assert (detector.ln_e, detector.largest) == (once.ln_e, once.largest)
 
 
 def test_units_that_no_start_counts_are_forgotten_without_a_difference() -> None:
     rng = np.random.default_rng(4)
-    found, expected = UnitDetector(), Detector()
+    detector, expected = UnitDetector(), Detector()
     for part in range(40):
         hit, at = rng.random(5000) < 0.5, np.arange(5000 * part, 5000 * (part + 1), dtype=np.float64)
-        found.add(at.astype(np.uint64), at, hit, np.full(5000, 0.5))
+        detector.add(at.astype(np.uint64), at, hit, np.full(5000, 0.5))
         expected.add(hit, 0.5)
-    assert found.ln_e == pytest.approx(expected.ln_e)
-    assert len(found.units) < 200_000
+    assert detector.ln_e == pytest.approx(expected.ln_e)
+    assert len(detector.units) < 200_000

@@ -38,28 +38,28 @@ def values(calls: Measure, *fields: Fields) -> Values:
 
 
 def test_a_geometric_mean_is_of_logarithms() -> None:
-    found = values(measure("ttft"), {"ttft_s": 0.25}, {"ttft_s": 0.0})
-    assert found.x.tolist() == pytest.approx([math.log(0.25), math.log(1e-4)])
-    assert found.d.tolist() == [1, 1]
+    measured = values(measure("ttft"), {"ttft_s": 0.25}, {"ttft_s": 0.0})
+    assert measured.x.tolist() == pytest.approx([math.log(0.25), math.log(1e-4)])
+    assert measured.d.tolist() == [1, 1]
 
 
 def test_a_failed_stream_lacks_its_first_token_and_a_whole_answer_never_has_one() -> None:
-    found = values(measure("ttft"), FAILED, {"stream": False, "ttft_s": None}, {})
-    assert found.missing.tolist() == [True, False, False]
-    assert found.valid.tolist() == [False, False, True]
-    assert found.x[:2].tolist() == found.d[:2].tolist() == [0, 0]
+    measured = values(measure("ttft"), FAILED, {"stream": False, "ttft_s": None}, {})
+    assert measured.missing.tolist() == [True, False, False]
+    assert measured.valid.tolist() == [False, False, True]
+    assert measured.x[:2].tolist() == measured.d[:2].tolist() == [0, 0]
 
 
 def test_the_duration_of_a_failure_is_no_duration() -> None:
     gone = {"flags": int(Flag.CLIENT_GONE), "status": 499}
-    found = values(measure("duration"), FAILED, gone, {"stream": False, "duration_s": 2.0})
-    assert found.missing.tolist() == [True, True, False]
-    assert found.x[2] == pytest.approx(math.log(2))
+    measured = values(measure("duration"), FAILED, gone, {"stream": False, "duration_s": 2.0})
+    assert measured.missing.tolist() == [True, True, False]
+    assert measured.x[2] == pytest.approx(math.log(2))
 
 
 def test_a_fallbacks_answer_counts_for_the_deployment_that_was_assigned() -> None:
-    found = values(measure("duration"), {"error": 1, "served": 1, "assigned": 0, "duration_s": 3.0})
-    assert found.valid.all()
+    measured = values(measure("duration"), {"error": 1, "served": 1, "assigned": 0, "duration_s": 3.0})
+    assert measured.valid.all()
     assert values(measure("error"), {"error": 1, "served": 1, "assigned": 0}).x.tolist() == [1]
 
 
@@ -68,31 +68,31 @@ def test_the_mean_of_a_latency_is_capped_at_the_longest_request_allowed() -> Non
 
 
 def test_tokens_per_second_is_a_ratio_after_the_first_token() -> None:
-    found = values(
+    measured = values(
         measure("tokens_per_second"),
         {"completion_tokens": 31, "ttft_s": 0.5, "duration_s": 2.0},
         {"completion_tokens": None},
         {"flags": int(Flag.CLIENT_GONE)},
     )
-    assert (found.x[0], found.d[0]) == (30, 1.5)
-    assert found.missing.tolist() == [False, True, True]
+    assert (measured.x[0], measured.d[0]) == (30, 1.5)
+    assert measured.missing.tolist() == [False, True, True]
 
 
 def test_cost_uses_the_price_of_the_deployment_that_answered() -> None:
-    found = values(
+    measured = values(
         measure("cost"),
         {"prompt_tokens": 1000, "completion_tokens": 100, "served": 0},
         {"prompt_tokens": 1000, "completion_tokens": 100, "served": 1},
         {"prompt_tokens": 1000, "completion_tokens": None, "served": 0},
         FAILED,
     )
-    assert found.x.tolist() == pytest.approx([0.0012, 0.0013, 0.001, 0])
-    assert found.missing.tolist() == [False, False, False, True]
+    assert measured.x.tolist() == pytest.approx([0.0012, 0.0013, 0.001, 0])
+    assert measured.missing.tolist() == [False, False, False, True]
 
 
 def test_goodput_counts_every_request() -> None:
     calls = measure("goodput", within={"ttft_s": 1.0, "itl_s": 0.1})
-    found = values(
+    measured = values(
         calls,
         {"ttft_s": 0.5, "itl_mean_s": 0.05},
         {"ttft_s": 1.5},
@@ -103,8 +103,8 @@ def test_goodput_counts_every_request() -> None:
         {"error": 4},
         {"status": 499, "flags": int(Flag.CLIENT_GONE)},
     )
-    assert found.x.tolist() == [1, 0, 0, 1, 1, 0, 0, 0]
-    assert found.valid.all()
+    assert measured.x.tolist() == [1, 0, 0, 1, 1, 0, 0, 0]
+    assert measured.valid.all()
     assert not can_be_missing(calls)
 
 

@@ -41,9 +41,9 @@ def told(analysis: Analysis, world: World, slower_for_long: float, units: int = 
 
 
 def effects(analysis: Analysis) -> list[SubgroupEffect]:
-    found = analysis.report(START + DAY_S).subgroups
-    assert found is not None
-    return found.effects
+    subgroups = analysis.report(START + DAY_S).subgroups
+    assert subgroups is not None
+    return subgroups.effects
 
 
 @pytest.mark.parametrize("sticky", ["user", None])
@@ -77,13 +77,13 @@ def test_an_effect_on_one_group_of_callers_is_named(sticky: str | None) -> None:
     ttft = np.exp(world.rng.normal(-1, 0.3, 1200)) * np.where(green & (user % 3 == 1), 1.5, 1.0)
     at = START + np.sort(world.rng.random(1200)) * DAY_S / 2
     world.answered(at, user, green, ttft_s=ttft, group=group).tell(analysis)
-    found = {effect.name: effect for effect in effects(analysis)}
-    assert {(subgroup.attribute, name) for name, subgroup in found.items()} == {
+    by_name = {effect.name: effect for effect in effects(analysis)}
+    assert {(subgroup.attribute, name) for name, subgroup in by_name.items()} == {
         ("group", group) for group in ("none", "staff", "customers")
     }
-    assert found["staff"].differs
-    assert found["staff"].difference.lower is not None
-    assert found["staff"].difference.lower > 0
+    assert by_name["staff"].differs
+    assert by_name["staff"].difference.lower is not None
+    assert by_name["staff"].difference.lower > 0
 
 
 def test_a_unit_stays_in_the_subgroup_of_its_first_request() -> None:

@@ -84,9 +84,9 @@ def test_requests_that_no_deployment_answered_are_compared() -> None:
 HALF = np.array([[50, 50]])
 
 
-def add(found: Completeness, arm: int, units: range, missing: bool = True) -> None:
+def add(completeness: Completeness, arm: int, units: range, missing: bool = True) -> None:
     size = len(units)
-    found.add(
+    completeness.add(
         np.full(size, missing), np.array(units, np.uint64), np.zeros(size), np.zeros(size, np.int32),
         np.full(size, arm, np.int8), HALF,
     )  # fmt: skip
@@ -94,20 +94,20 @@ def add(found: Completeness, arm: int, units: range, missing: bool = True) -> No
 
 def test_values_that_are_missing_more_often_on_either_arm_are_an_alarm() -> None:
     for arm in (0, 1):
-        found = Completeness(1)
-        add(found, arm, range(12))
-        assert not found.is_new_alarm()
-        add(found, arm, range(12, 25))
-        assert found.is_new_alarm()
+        completeness = Completeness(1)
+        add(completeness, arm, range(12))
+        assert not completeness.is_new_alarm()
+        add(completeness, arm, range(12, 25))
+        assert completeness.is_new_alarm()
 
 
 def test_values_that_are_missing_on_both_arms_alike_are_no_alarm() -> None:
-    found = Completeness(1)
-    add(found, 0, range(500))
-    add(found, 1, range(500, 1000))
-    add(found, 1, range(1000, 2000), missing=False)
-    assert not found.is_new_alarm()
-    assert found.units == (500, 500)
+    completeness = Completeness(1)
+    add(completeness, 0, range(500))
+    add(completeness, 1, range(500, 1000))
+    add(completeness, 1, range(1000, 2000), missing=False)
+    assert not completeness.is_new_alarm()
+    assert completeness.units == (500, 500)
 
 
 def test_the_exact_test_ends_where_both_arms_have_enough_events() -> None:

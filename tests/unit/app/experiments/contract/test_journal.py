@@ -89,9 +89,9 @@ def test_numbers_never_fall_and_differ_for_plans_that_differ(changes: list[tuple
     for weight, is_file in changes:
         generation = 0 if is_file else generation + 1
         configs.append(config(weight, {"generation": generation}))
-    found = history(journal(*configs), "chat")[::-1]
-    assert [plan.generation for plan in found] == sorted(plan.generation for plan in found)
-    for one, other in itertools.pairwise(found):
+    plans = history(journal(*configs), "chat")[::-1]
+    assert [plan.generation for plan in plans] == sorted(plan.generation for plan in plans)
+    for one, other in itertools.pairwise(plans):
         assert one.plan != other.plan
         assert one.generation < other.generation or one.weights == other.weights
 
@@ -105,9 +105,11 @@ def followed(*configs: tuple[float, Config]) -> list[tuple[int, float]]:
     entries: list[JournalEntry] = []
     for at, config in configs:
         entries += new_plans(entries, config, at)
-    found = replaced(entries, config)
-    assert {(one.endpoint, one.plan) for one in found} <= {("chat", plan_of("chat", config.endpoints["chat"]).id)}
-    return [(one.weights["blue"], one.until) for one in found]
+    earlier_plans = replaced(entries, config)
+    assert {(one.endpoint, one.plan) for one in earlier_plans} <= {
+        ("chat", plan_of("chat", config.endpoints["chat"]).id)
+    }
+    return [(one.weights["blue"], one.until) for one in earlier_plans]
 
 
 def test_conversations_follow_what_a_file_replaced() -> None:

@@ -126,11 +126,11 @@ def reports(draw: Any) -> Report:
 
 @st.composite
 def subgroups(draw: Any) -> SubgroupEffect:
-    found = []
+    parts = []
     for _ in range(2):
         est, se = draw(estimates), draw(errors)
-        found.append(effect_of(est, confidence_sequence(est, se, 500, effect=0.05, alpha=ALPHA), "relative"))
-    effect, difference = found
+        parts.append(effect_of(est, confidence_sequence(est, se, 500, effect=0.05, alpha=ALPHA), "relative"))
+    effect, difference = parts
     return SubgroupEffect(
         attribute="dialect",
         name="anthropic",

@@ -30,8 +30,8 @@ def acting(**given: Any) -> AutomationStatus:
     return AutomationStatus(**{"state": "running", "revision": 3, "step": 1, "share": 5, "next_share": 25, **given})
 
 
-def lines(found: AutomationStatus, actions: Sequence[Action] = ()) -> list[str]:
-    return text.text(acting_blocks(SHIP, found, actions)).splitlines()[1:]
+def lines(status: AutomationStatus, actions: Sequence[Action] = ()) -> list[str]:
+    return text.text(acting_blocks(SHIP, status, actions)).splitlines()[1:]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_a_ramp_on_its_way() -> None:
 
 
 def test_a_rollback_shows_its_freeze_its_actions_and_how_to_resume() -> None:
-    found = acting(state="paused", cause="alarm", until=NOW + 3600, share=0, stopped=["smollm2-green"])
+    status = acting(state="paused", cause="alarm", until=NOW + 3600, share=0, stopped=["smollm2-green"])
     actions = [(START, "The ramp begins"), (START + 60, "smollm2-green exceeds the guardrail error")]
-    assert lines(found, actions) == [
+    assert lines(status, actions) == [
         "Paused until 13 November 17:20 UTC: the ramp is at step 2, and the treatment has 0 % of the traffic.",
         "Routers give smollm2-green nothing, and its traffic to smollm2-blue, until the plan says the same.",
         RESUME,

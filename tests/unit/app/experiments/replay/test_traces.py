@@ -119,10 +119,10 @@ def test_longer_texts_of_a_unit_begin_with_the_shorter_ones(one: int, other: int
 @given(st.integers(1, 200), st.integers(1, 50))
 def test_parts_are_the_whole_text_and_none_is_empty(length: int, count: int) -> None:
     text = words("seed", length)
-    found = parts(text, count)
-    assert " ".join(found).split(" ") == text
-    assert all(found)
-    assert len(found) == min(length, count)
+    split = parts(text, count)
+    assert " ".join(split).split(" ") == text
+    assert all(split)
+    assert len(split) == min(length, count)
 
 
 def test_a_conversations_turns_are_made_up_too() -> None:
@@ -210,33 +210,33 @@ def lines(
 
 
 def test_a_line_has_the_time_since_the_first_and_the_lengths() -> None:
-    found, estimates = lines(
+    traced, estimates = lines(
         [
             request_requests(at=1000.5, prompt_tokens=40, completion_tokens=7),
             request_requests(at=1002.0, prompt_tokens=10, completion_tokens=8, parameters={"n": 2}),
         ]
     )
-    assert [(line["timestamp"], line["input_length"], line["output_length"]) for line in found] == [
+    assert [(line["timestamp"], line["input_length"], line["output_length"]) for line in traced] == [
         (0, 40, 7),
         (1.5, 10, 4),
     ]
     assert estimates.notes() == []
-    assert "prompt" not in found[0]
+    assert "prompt" not in traced[0]
 
 
 def test_missing_token_counts_are_estimated_and_reported() -> None:
     known = [request_requests(prompt_tokens=5, completion_tokens=tokens) for tokens in (10, 20, 90)]
-    found, estimates = lines(
+    traced, estimates = lines(
         [*known, request_requests(prompt_bytes=400), request_requests(parameters={"max_tokens": 12})]
     )
-    assert [(line["input_length"], line["output_length"]) for line in found[3:]] == [(100, 20), (125, 12)]
+    assert [(line["input_length"], line["output_length"]) for line in traced[3:]] == [(100, 20), (125, 12)]
     assert (estimates.prompts, estimates.answers) == (2, 2)
     assert len(estimates.notes()) == 2
 
 
 def test_requests_that_failed_or_generate_nothing_are_left_out() -> None:
-    found, estimates = lines([request_requests(), request_requests(status=500), request_requests("embeddings")])
-    assert (len(found), estimates.left_out) == (1, 2)
+    traced, estimates = lines([request_requests(), request_requests(status=500), request_requests("embeddings")])
+    assert (len(traced), estimates.left_out) == (1, 2)
 
 
 @given(st.lists(recordings_requests, max_size=8))
@@ -244,9 +244,9 @@ def test_every_line_is_what_guidellm_and_vllm_require(requests: list[RecordedReq
     """guidellm's `_validate_row` and `MooncakeTraceFormat.validate_row`: counts that are not negative, 32-bit ids, one
     for each block. vLLM's prompt is made of the ids: without enough of them it is shorter."""
     for form in FORMATS:
-        found, _ = lines(requests, form)
+        traced, _ = lines(requests, form)
         sizes: dict[int, int] = {}
-        for line in found:
+        for line in traced:
             assert isinstance(line["timestamp"], int | float)
             assert type(line["input_length"]) is type(line["output_length"]) is int
             assert line["input_length"] > 0
@@ -258,18 +258,18 @@ def test_every_line_is_what_guidellm_and_vllm_require(requests: list[RecordedReq
                 size = min(BLOCK, line["input_length"] - place * BLOCK)
                 assert sizes.setdefault(id, size) == size, "guidellm makes a block once"
         if form == "vllm-bench":
-            assert all(line["prompt"] and line["output_tokens"] == line["output_length"] for line in found)
+            assert all(line["prompt"] and line["output_tokens"] == line["output_length"] for line in traced)
 
 
 def test_prompts_share_blocks_within_a_unit_only() -> None:
-    found, _ = lines(
+    traced, _ = lines(
         [
             request_requests(unit="a", prompt_tokens=40),
             request_requests(unit="a", prompt_tokens=70),
             request_requests(unit="b", prompt_tokens=40),
         ]
     )
-    first, longer, other = (line["hash_ids"] for line in found)
+    first, longer, other = (line["hash_ids"] for line in traced)
     assert first[:2] == longer[:2]
     assert first[2] != longer[2], "that block is not full"
     assert not set(other) & {*first, *longer}
@@ -286,17 +286,17 @@ def test_recorded_texts_are_in_the_trace() -> None:
         request_requests(at=1, body=chat, prompt_tokens=9),
         request_requests("completions", at=3, body={"prompt": "once"}),
     ]
-    found, _ = lines(requests)
-    assert [line["prompt"] for line in found] == ["Be brief.\n\nhi", "once"]
-    assert [(line["relative_timestamp"], line["prompt_tokens_count"]) for line in found] == [(0, 9), (2, 125)]
-    assert all(line["output_tokens_count"] == line["output_length"] for line in found)
-    found, _ = lines(requests, "vllm-bench")
-    assert [line["prompt"] for line in found] == ["Be brief.\n\nhi", "once"]
+    traced, _ = lines(requests)
+    assert [line["prompt"] for line in traced] == ["Be brief.\n\nhi", "once"]
+    assert [(line["relative_timestamp"], line["prompt_tokens_count"]) for line in traced] == [(0, 9), (2, 125)]
+    assert all(line["output_tokens_count"] == line["output_length"] for line in traced)
+    traced, _ = lines(requests, "vllm-bench")
+    assert [line["prompt"] for line in traced] == ["Be brief.\n\nhi", "once"]
 
 
 def test_without_texts_vllms_custom_data_set_gets_made_up_ones() -> None:
-    found, _ = lines([request_requests(prompt_tokens=9, completion_tokens=4)], "vllm-bench")
-    assert (len(found[0]["prompt"].split()), found[0]["output_tokens"]) == (9, 4)
+    traced, _ = lines([request_requests(prompt_tokens=9, completion_tokens=4)], "vllm-bench")
+    assert (len(traced[0]["prompt"].split()), traced[0]["output_tokens"]) == (9, 4)
 
 
 ARMS = ["blue", "green", "red"]

@@ -391,15 +391,15 @@ def test_with_one_request_per_unit_it_is_the_analysis_of_covariance() -> None:
     x = 1 + 0.5 * arm + z @ [0.8, -0.3] + rng.normal(0, 1, n + m)
     unit, ones = np.arange(n + m), np.ones(n + m)
     nothing = np.zeros(n + m, int)
-    found = look(UnitSums(unit, nothing, arm, ones, x, ones), "difference", Covariates(unit, nothing, arm, z))
+    estimate = look(UnitSums(unit, nothing, arm, ones, x, ones), "difference", Covariates(unit, nothing, arm, z))
     root = 1 / np.where(arm == 1, m, n)
     slopes = np.linalg.lstsq(np.column_stack([ones, arm, z]) * root[:, None], x * root, rcond=None)[0]
-    assert found is not None
-    assert found.est == pytest.approx(slopes[1], rel=1e-9)
+    assert estimate is not None
+    assert estimate.est == pytest.approx(slopes[1], rel=1e-9)
     left = x - np.column_stack([ones, arm, z]) @ slopes
     squares = [np.square(left[arm == a]).sum() / k / (k - 3) for a, k in ((0, n), (1, m))]
-    assert found.se == pytest.approx(math.sqrt(sum(squares)), rel=1e-9)
-    assert found.unadjusted == look(UnitSums(unit, nothing, arm, ones, x, ones), "difference")
+    assert estimate.se == pytest.approx(math.sqrt(sum(squares)), rel=1e-9)
+    assert estimate.unadjusted == look(UnitSums(unit, nothing, arm, ones, x, ones), "difference")
 
 
 def test_an_adjusted_look_has_the_error_that_it_says_and_a_smaller_one() -> None:
@@ -453,10 +453,10 @@ def test_an_arm_without_the_rare_value_that_control_has_is_as_uncertain_as_contr
     ones = np.ones(2050)
     x = np.where(np.arange(2050) % 100 == 0, 8.0, 0.3) + 0.001 * (np.arange(2050) % 7)
     x[2000:] = 0.3 + 0.001 * (np.arange(50) % 7)
-    found = look(
+    estimate = look(
         UnitSums(np.arange(2050), np.zeros(2050, int), (np.arange(2050) >= 2000).astype(int), ones, x, ones), scale
     )
-    assert found is not None
-    assert found.se > 0.9 * x[:2000].std() / math.sqrt(50) / (1.0 if scale == "difference" else x[:2000].mean())
-    assert found.nu < 60
-    assert found.ln_e(effect=0.05, alpha=0.05) < math.log(20)
+    assert estimate is not None
+    assert estimate.se > 0.9 * x[:2000].std() / math.sqrt(50) / (1.0 if scale == "difference" else x[:2000].mean())
+    assert estimate.nu < 60
+    assert estimate.ln_e(effect=0.05, alpha=0.05) < math.log(20)

@@ -72,8 +72,8 @@ def test_names_and_plans_keep_their_codes_from_batch_to_batch() -> None:
 
 
 def test_a_count_above_its_columns_range_is_the_largest_that_fits() -> None:
-    found = from_batch(batch(rows=[row(1, turn=70_000, attempts=300, prompt_bytes=2**40)]), Tables()).rows
-    assert (found.turn[0], found.attempts[0], found.prompt_bytes[0]) == (2**16 - 1, 255, 2**32 - 1)
+    tables = from_batch(batch(rows=[row(1, turn=70_000, attempts=300, prompt_bytes=2**40)]), Tables()).rows
+    assert (tables.turn[0], tables.attempts[0], tables.prompt_bytes[0]) == (2**16 - 1, 255, 2**32 - 1)
 
 
 @pytest.mark.parametrize("wrong", [{"assigned": 4}, {"plan": 1}, {"plan": -1}, {"served": -2}, {"unit": 2**64}])

@@ -66,12 +66,12 @@ def test_a_segment_comes_back_as_it_was_written(store: LocalStore) -> None:
     tables = Tables()
     written = Exposures.concat([exposures(tables, number) for number in (1, 2, 3)])
     segments.write(store, SEGMENT, written, tables, footer(1, 2, 3))
-    found, read, _ = segments.read(store, SEGMENT, tables)
+    starts, read, _ = segments.read(store, SEGMENT, tables)
     assert same(read, written)
     assert read.feedback.items(tables)[0] == FeedbackItem(1000.5, 2**63 + 10, 7, "thumbs", -1.5)
-    assert found.records == {"exposures": 6, "starts": 6, "late": 3, "feedback": 3, "pairs": 6}
-    assert found == segments.read_footer(store, SEGMENT)
-    assert found.routers["router-a"].lost == [Lost("chat", "blue", 5)]
+    assert starts.records == {"exposures": 6, "starts": 6, "late": 3, "feedback": 3, "pairs": 6}
+    assert starts == segments.read_footer(store, SEGMENT)
+    assert starts.routers["router-a"].lost == [Lost("chat", "blue", 5)]
 
 
 def test_another_controller_gives_names_codes_of_its_own(store: LocalStore) -> None:

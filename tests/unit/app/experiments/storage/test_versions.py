@@ -69,8 +69,8 @@ def rewrite(file: Path, table: pa.Table) -> None:
 
 
 def rows_of(directory: Path, gaps: Gaps) -> list[int]:
-    found = Exposures.concat(list(history(LocalStore(directory), 0.0, Tables(), {}, gaps)))
-    return sorted(found.rows.seq.tolist())
+    exposures = Exposures.concat(list(history(LocalStore(directory), 0.0, Tables(), {}, gaps)))
+    return sorted(exposures.rows.seq.tolist())
 
 
 @pytest.mark.parametrize("version", sorted(path.name for path in VERSIONS.iterdir()))
@@ -107,11 +107,11 @@ def test_a_column_that_a_file_lacks_is_null_and_every_row_counts(tmp_path: Path,
     absent = data.draw(st.sets(st.sampled_from(sorted({*table.column_names} - NEEDED))))
     rewrite(file, table.drop_columns(sorted(absent)))
     gaps = Gaps()
-    (found,) = history(LocalStore(tmp_path), 0.0, tables, {}, gaps)
+    (exposures,) = history(LocalStore(tmp_path), 0.0, tables, {}, gaps)
     assert gaps.damaged == {}
     assert gaps.lacking_since(0.0) == dict.fromkeys(absent, 4)
     for name in RowColumns.names():
-        values = getattr(found.rows, name)
+        values = getattr(exposures.rows, name)
         if name not in absent:
             assert np.array_equal(values, getattr(before, name), equal_nan=values.dtype.kind == "f"), name
         elif values.dtype.kind == "f":
@@ -143,8 +143,8 @@ def test_damage_of_any_kind_is_named_or_changes_nothing(tmp_path: Path, data: st
     cut = data.draw(st.booleans())
     file.write_bytes(content[:at] if cut else content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
     gaps = Gaps()
-    found = rows_of(tmp_path, gaps)
-    assert (found, [*gaps.damaged]) in [([1, 2, 51, 52], []), ([2, 52], [segment.path("exposures")])]
+    rows = rows_of(tmp_path, gaps)
+    assert (rows, [*gaps.damaged]) in [([1, 2, 51, 52], []), ([2, 52], [segment.path("exposures")])]
     assert gaps.damaged or not cut
 
 

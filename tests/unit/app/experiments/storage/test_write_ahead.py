@@ -47,9 +47,9 @@ def files(directory: Path) -> list[Path]:
 
 @pytest.fixture
 def ahead(tmp_path: Path) -> Iterator[WriteAhead]:
-    found = WriteAhead(tmp_path)
-    yield found
-    found.close()
+    log = WriteAhead(tmp_path)
+    yield log
+    log.close()
 
 
 def killed(directory: Path, *batches: Batch) -> None:
@@ -169,7 +169,7 @@ def test_the_next_controller_counts_and_stores_each_batch_once(tmp_path: Path) -
         return analyses[-1]
 
     def controller() -> Controller:
-        found = Controller(
+        made = Controller(
             LedgerSettings(url="ledger"),
             base=tmp_path,
             analysis_factory=analysis,
@@ -177,8 +177,8 @@ def test_the_next_controller_counts_and_stores_each_batch_once(tmp_path: Path) -
             clock=lambda: now,
             write_ahead=WriteAhead(tmp_path / "ledger"),
         )
-        found.configure(configuration(starts_at=1.0))
-        return found
+        made.configure(configuration(starts_at=1.0))
+        return made
 
     def sent(to: Controller, *numbers: int) -> None:
         assert to.write_ahead is not None

@@ -357,9 +357,9 @@ def test_a_request_without_a_body_has_no_length() -> None:
     ids=["IPv6", "escaped", "not ASCII"],
 )
 def test_a_url_names_where_to_connect_and_what_to_ask_for(url: str, origin: Origin, path: str, host: str) -> None:
-    found = place(url)
-    assert (found.origin, found.path) == (origin, path)
-    assert f"Host: {host}\r\n" in found.fixed
+    connection = place(url)
+    assert (connection.origin, connection.path) == (origin, path)
+    assert f"Host: {host}\r\n" in connection.fixed
 
 
 def test_a_name_and_password_in_the_url_are_sent() -> None:

@@ -28,11 +28,11 @@ def probabilities(model: Model, settings: Settings, answer: Answer = ()) -> dict
     """The probabilities of all answers."""
     if answer and (answer[-1] in settings.eos or len(answer) == settings.max_tokens):
         return {answer: 1.0}
-    found: dict[Answer, float] = {}
+    expected: dict[Answer, float] = {}
     for token, logprob in enumerate(model(answer)):
         below = probabilities(model, settings, (*answer, token))
-        found |= {longer: float(np.exp(logprob)) * p for longer, p in below.items()}
-    return found
+        expected |= {longer: float(np.exp(logprob)) * p for longer, p in below.items()}
+    return expected
 
 
 def without_replacement(p: Mapping[Answer, float], order: tuple[Answer, ...]) -> float:
@@ -91,8 +91,8 @@ def test_a_width_of_one_is_ancestral_sampling(temperature: float) -> None:
 
 def test_wide_enough_a_stochastic_search_finds_every_answer_with_its_probability() -> None:
     search = searched(MODEL, replace(STOCHASTIC, width=20, length_penalty=0))
-    found = {beam.tokens: np.exp(search.value(beam)) for beam in search.results()}
-    assert found == pytest.approx(probabilities(MODEL, STOCHASTIC))
+    estimated = {beam.tokens: np.exp(search.value(beam)) for beam in search.results()}
+    assert estimated == pytest.approx(probabilities(MODEL, STOCHASTIC))
 
 
 def test_a_stochastic_search_returns_the_likeliest_answer_first() -> None:

@@ -89,10 +89,10 @@ def test_the_beams_are_those_of_transformers(changes: dict[str, Any], seed: int)
     settings, model = replace(BASE, **changes), tiny(seed)
     logprobs: Model = model.logprobs
     search = searched(logprobs, settings, PROMPT)
-    found = search.results()
+    results = search.results()
     expected = model.found(**in_transformers_words(settings))
-    assert [list(beam.tokens) for beam in found] == [ids for ids, _ in expected]
-    np.testing.assert_allclose([search.value(beam) for beam in found], [score for _, score in expected], rtol=1e-4)
+    assert [list(beam.tokens) for beam in results] == [ids for ids, _ in expected]
+    np.testing.assert_allclose([search.value(beam) for beam in results], [score for _, score in expected], rtol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(5))

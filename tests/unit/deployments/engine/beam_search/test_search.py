@@ -64,12 +64,12 @@ def contains(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
 def test_answers_obey_the_settings(settings: Settings, prompt: tuple[int, ...], seed: int) -> None:
     model = made_up_model(VOCABULARY, 0)
     search = searched(model, settings, prompt, seed=seed)
-    found = search.results()
-    assert 1 <= len(found) <= settings.width
-    assert len(set(answers(search))) == len(found)
-    worth = [search.value(beam) for beam in found]
+    results = search.results()
+    assert 1 <= len(results) <= settings.width
+    assert len(set(answers(search))) == len(results)
+    worth = [search.value(beam) for beam in results]
     assert worth == sorted(worth, reverse=True)
-    for beam in found:
+    for beam in results:
         ends_as_it_says(beam, settings)
         contains_nothing_forbidden(beam, settings, prompt)
         assert [step.logprob for step in beam.steps] == [
@@ -137,8 +137,8 @@ def test_a_deterministic_search_finds_the_best_answer() -> None:
 @KINDS
 def test_a_stop_ends_the_search_once_all_beams_contain_it(kind: Kind) -> None:
     settings = Settings(width=2, max_tokens=9, kind=kind, stops=((4,), (5, 2)))
-    found = searched(made_up_model(6, 3, spread=1), settings, seed=1).results()
-    assert [beam.ending for beam in found] == [FinishReason.STOP, FinishReason.STOP]
+    results = searched(made_up_model(6, 3, spread=1), settings, seed=1).results()
+    assert [beam.ending for beam in results] == [FinishReason.STOP, FinishReason.STOP]
 
 
 def test_a_stopped_beam_waits_for_the_others() -> None:
@@ -169,9 +169,9 @@ def test_early_stopping_ends_with_as_many_beams_as_its_width(early_stopping: boo
 @KINDS
 def test_an_answer_ends_if_every_token_is_ruled_out(kind: Kind) -> None:
     settings = Settings(width=2, max_tokens=9, kind=kind, no_repeat_ngram=2)
-    found = searched(made_up_model(2, 0), settings).results()
-    assert {beam.ending for beam in found} == {FinishReason.EXHAUSTED}
-    assert all(len(beam.tokens) <= 5 for beam in found)
+    results = searched(made_up_model(2, 0), settings).results()
+    assert {beam.ending for beam in results} == {FinishReason.EXHAUSTED}
+    assert all(len(beam.tokens) <= 5 for beam in results)
     (nothing,) = searched(made_up_model(1, 0), replace(settings, forbidden=((0,),))).results()
     assert nothing.tokens == ()
 
@@ -201,11 +201,11 @@ LOGITS = st.lists(
 
 def ours(settings: Settings, prompt: list[int], answer: list[int], logits: list[float]) -> list[float]:
     """Scores by id, minus infinity where a token is ruled out."""
-    found = Scoring(settings, prompt).continuations(tuple(answer), said(normalised(logits)))
-    assert list(found.scores) == sorted(found.scores, reverse=True)
+    continuations = Scoring(settings, prompt).continuations(tuple(answer), said(normalised(logits)))
+    assert list(continuations.scores) == sorted(continuations.scores, reverse=True)
     scores = np.full(VOCABULARY_SCORING, -np.inf)
-    scores[found.ids] = found.scores
-    np.testing.assert_array_equal(found.logprobs, normalised(logits)[found.ids])
+    scores[continuations.ids] = continuations.scores
+    np.testing.assert_array_equal(continuations.logprobs, normalised(logits)[continuations.ids])
     return list(scores)
 
 
@@ -293,8 +293,8 @@ def test_no_stop_comes_before_min_tokens() -> None:
 def test_tokens_that_the_model_excludes_do_not_follow() -> None:
     logprobs = normalised([0.0, 1.0, 2.0])
     logprobs[1] = -np.inf
-    found = Scoring(BASE, []).continuations((), said(logprobs))
-    assert found.ids.tolist() == [2, 0]
+    continuations = Scoring(BASE, []).continuations((), said(logprobs))
+    assert continuations.ids.tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(
