@@ -4,13 +4,12 @@ Where records of the audit log are kept: by the controller of experiments, else 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
 
 from app.config.schema import Config
 from app.dialects.base import Reply
@@ -18,8 +17,7 @@ from app.dialects.schemas import Schema
 from app.errors import Unavailable
 from app.exposures.audit import OUTCOMES, AuditRecord
 from app.exposures.controller_client import Answer, ControllerClient
-from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, openai_words, refusal
+from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, ask, openai_words, refusal
 
 if TYPE_CHECKING:
     from app.experiments.audit import AuditTrail
@@ -82,7 +80,7 @@ class AuditKeeping:
         return config.ledger.audit_days if config is not None else 1
 
 
-class AuditApi:
+class AuditApi(RoutedApi):
     """The route."""
 
     def __init__(self, services: Services, *, keeping: AuditKeeping) -> None:
@@ -104,13 +102,8 @@ class AuditApi:
         }
         self._entry = ApiRoute("GET", "/api/audit", "audit", self._audit, query)
 
-    def operations(self) -> list[Operation]:
-        """The operation for the OpenAPI document."""
-        return [self._entry.operation(self._api.dialect)]
-
-    def routes(self) -> list[BaseRoute]:
-        """The route of the API."""
-        return [self._entry.route(self._api)]
+    def _table(self) -> Sequence[ApiRoute]:
+        return [self._entry]
 
     async def _audit(self, request: HTTPRequest, context: OperationContext) -> Reply:
         self._access.roles.require_viewer(context.caller, "read the audit log")

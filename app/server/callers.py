@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
 
 from app.access.caller import ANONYMOUS_CALLER, Caller, Roles
 from app.access.keys import KeyUse
@@ -20,8 +19,7 @@ from app.config.schema import Config
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.limits.limiter import Allowance
-from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, openai_words
 from app.telemetry.caller_use import Use
 from app.version import own_version
 
@@ -101,20 +99,12 @@ def _feedback(visible: Config) -> dict[str, list[dict[str, Any]]]:
 _NEVER_CACHED = {"cache-control": "no-store"}
 
 
-class CallersApi:
+class CallersApi(RoutedApi):
     """The routes."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._api = Api("switchyard", services, openai_words)
-
-    def operations(self) -> list[Operation]:
-        """The operations for the OpenAPI document."""
-        return [route.operation(self._api.dialect) for route in self._table()]
-
-    def routes(self) -> list[BaseRoute]:
-        """Every route of the API."""
-        return [route.route(self._api) for route in self._table()]
 
     def _table(self) -> list[ApiRoute]:
         return [

@@ -9,13 +9,12 @@ Follows the controller's journal while there are listeners, and passes new event
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
 
 from app.access.caller import Caller
 from app.aio import while_connected
@@ -23,8 +22,7 @@ from app.errors import LimitExceeded, SwitchyardError, Unavailable
 from app.exchange.response import StreamAborted
 from app.experiments.contract.journal import FeedEvent, Page, time_of
 from app.exposures.controller_client import ControllerClient
-from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, no_controller, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, ask, no_controller, openai_words
 from app.sse import encode
 
 EVERY_S = 1.0
@@ -212,7 +210,7 @@ _AWAY = b": the controller of experiments does not answer; the stream goes on wh
 _HEARTBEAT = b": nothing new\n\n"
 
 
-class EventsApi:
+class EventsApi(RoutedApi):
     """The route."""
 
     def __init__(
@@ -237,13 +235,8 @@ class EventsApi:
             headers={"Last-Event-ID": "The id of the last event that was received: instead of `since`"},
         )
 
-    def operations(self) -> list[Operation]:
-        """The operation for the OpenAPI document."""
-        return [self._entry.operation(self._api.dialect)]
-
-    def routes(self) -> list[BaseRoute]:
-        """The route of the API."""
-        return [self._entry.route(self._api)]
+    def _table(self) -> Sequence[ApiRoute]:
+        return [self._entry]
 
     async def _events(self, request: HTTPRequest, context: OperationContext) -> None:
         since = request.headers.get("last-event-id") or request.query_params.get("since")

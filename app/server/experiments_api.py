@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
 
 from app.access.caller import credentials
 from app.aio import while_connected
@@ -60,11 +59,11 @@ from app.server.experiment_requests import (
     foresee,
     given_decision,
 )
-from app.server.openapi import Operation
 from app.server.operations import (
     Api,
     ApiRoute,
     OperationContext,
+    RoutedApi,
     Services,
     ask,
     no_controller,
@@ -173,20 +172,12 @@ _MOST_VALUES_OF_A_SECTION = 5000
 _log = logging.getLogger("switchyard")
 
 
-class ExperimentsApi:
+class ExperimentsApi(RoutedApi):
     """The routes."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._api = Api("switchyard", services, error_words)
-
-    def operations(self) -> list[Operation]:
-        """The operations for the OpenAPI document."""
-        return [route.operation(self._api.dialect) for route in self._table()]
-
-    def routes(self) -> list[BaseRoute]:
-        """Every route of the API."""
-        return [route.route(self._api) for route in self._table()]
 
     def _table(self) -> list[ApiRoute]:
         form = {"format": _FORMAT}
@@ -435,7 +426,7 @@ def _visible(config: Config, seen: Config) -> list[str]:
 PATH = "/api/endpoints/{endpoint}/mirror"
 
 
-class MirrorApi:
+class MirrorApi(RoutedApi):
     """The route."""
 
     def __init__(self, services: Services) -> None:
@@ -444,13 +435,8 @@ class MirrorApi:
         query = {"format": {"enum": ["json", "markdown", "text"]}}
         self._entry = ApiRoute("GET", PATH, "mirror", self._mirror, query)
 
-    def operations(self) -> list[Operation]:
-        """The operation for the OpenAPI document."""
-        return [self._entry.operation(self._api.dialect)]
-
-    def routes(self) -> list[BaseRoute]:
-        """The route of the API."""
-        return [self._entry.route(self._api)]
+    def _table(self) -> Sequence[ApiRoute]:
+        return [self._entry]
 
     async def _mirror(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name, views = request.path_params["endpoint"], self._services.views()
@@ -460,7 +446,7 @@ class MirrorApi:
         return Reply(answer.body, answer.status, answer.media_type)
 
 
-class ExportApi:
+class ExportApi(RoutedApi):
     """The route. `exports` returns the recorded exposures, None if nothing does."""
 
     def __init__(self, services: Services, *, exports: ExportClient | None) -> None:
@@ -475,13 +461,8 @@ class ExportApi:
         }
         self._entry = ApiRoute("GET", "/api/exposures", "export_exposures", self._export, query, audited=True)
 
-    def operations(self) -> list[Operation]:
-        """The operation for the OpenAPI document."""
-        return [self._entry.operation(self._api.dialect)]
-
-    def routes(self) -> list[BaseRoute]:
-        """The route of the API."""
-        return [self._entry.route(self._api)]
+    def _table(self) -> Sequence[ApiRoute]:
+        return [self._entry]
 
     async def _export(self, request: HTTPRequest, context: OperationContext) -> None:
         self._services.access.roles.require_viewer(context.caller, "export what was recorded")

@@ -16,7 +16,6 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
 
 from app.access import keys as api_keys
 from app.access.caller import Caller, names
@@ -39,8 +38,7 @@ from app.errors import (
     SwitchyardError,
 )
 from app.misspellings import question
-from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, openai_words, read_json
+from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, ask, openai_words, read_json
 
 DAYS = 14
 """Days of use that the list of keys has."""
@@ -89,20 +87,12 @@ class Rotation(Reasoned):
     expires: AwareDatetime | None = Field(default=None, description="The end of the new one. Default: as before.")
 
 
-class KeysApi:
+class KeysApi(RoutedApi):
     """The routes."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._api = Api("switchyard", services, key_words)
-
-    def operations(self) -> list[Operation]:
-        """The operations for the OpenAPI document."""
-        return [route.operation(self._api.dialect) for route in self._table()]
-
-    def routes(self) -> list[BaseRoute]:
-        """Every route of the API."""
-        return [route.route(self._api) for route in self._table()]
 
     def _table(self) -> list[ApiRoute]:
         match = {"If-Match": "The ETag of the key that was seen"}

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
 
 from app.activity.report import ReplicaStart
 from app.config.reference import packages
@@ -23,8 +22,16 @@ from app.dialects.bodies import dump
 from app.engine.card import EngineCard, decode
 from app.errors import SwitchyardError
 from app.server.fleet import Fleet, FleetSource, KnownFleet, Replica
-from app.server.openapi import Operation
-from app.server.operations import PATIENCE_S, Api, ApiRoute, OperationContext, Services, ask_in_time, openai_words
+from app.server.operations import (
+    PATIENCE_S,
+    Api,
+    ApiRoute,
+    OperationContext,
+    RoutedApi,
+    Services,
+    ask_in_time,
+    openai_words,
+)
 
 MOST_AT_ONCE = 32
 """Replicas that are asked at the same time."""
@@ -43,7 +50,7 @@ _ADDRESS = re.compile(r"://|[@?]")
 """In a text that may be an address with a password."""
 
 
-class ModelsApi:
+class ModelsApi(RoutedApi):
     """The route. `fleet`: None where this router is alone."""
 
     def __init__(self, services: Services, *, fleet: KnownFleet | None) -> None:
@@ -51,13 +58,8 @@ class ModelsApi:
         self._api = Api("switchyard", services, openai_words)
         self._entries = [ApiRoute("GET", "/api/models", "list_loaded_models", self._models)]
 
-    def operations(self) -> list[Operation]:
-        """The operations for the OpenAPI document."""
-        return [entry.operation(self._api.dialect) for entry in self._entries]
-
-    def routes(self) -> list[BaseRoute]:
-        """The routes of the API."""
-        return [entry.route(self._api) for entry in self._entries]
+    def _table(self) -> Sequence[ApiRoute]:
+        return self._entries
 
     async def _models(self, request: HTTPRequest, context: OperationContext) -> Reply:
         services = self._services

@@ -5,6 +5,7 @@ Questions to the controller of experiments; its refusals as errors of this serve
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -299,6 +300,23 @@ class ApiRoute(NamedTuple):
         handler = partial(_with_known_query, self)
         operation = ApiOperation(api, self.name, handler, audited=self.audited, counted=self.counted)
         return Path(self.path, operation, methods=[self.method])
+
+
+class RoutedApi(ABC):
+    """An API whose routes stand in a table."""
+
+    _api: Api
+
+    @abstractmethod
+    def _table(self) -> Sequence[ApiRoute]: ...
+
+    def operations(self) -> list[Operation]:
+        """The operations for the OpenAPI document."""
+        return [route.operation(self._api.dialect) for route in self._table()]
+
+    def routes(self) -> list[BaseRoute]:
+        """Every route of the API."""
+        return [route.route(self._api) for route in self._table()]
 
 
 def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:

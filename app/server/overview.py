@@ -7,12 +7,11 @@ view.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews
 from app.aio import run_in_background
@@ -23,8 +22,7 @@ from app.dialects.bodies import dump
 from app.dialects.common.requests import model_names
 from app.errors import NotFound
 from app.misspellings import question
-from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, openai_words
 from app.server.overview_document import Present, endpoints_document
 from app.server.replicas import RunningReplicas
 from app.telemetry.recent import EVERY_S, Arm, Counts, Recent, RecentCounts, called, in_flight
@@ -32,7 +30,7 @@ from app.telemetry.recent import EVERY_S, Arm, Counts, Recent, RecentCounts, cal
 CACHE_S = 1.0
 
 
-class OverviewApi:
+class OverviewApi(RoutedApi):
     """The routes. `queued` returns the number of requests in each endpoint's queue, `stops` the stopped deployments of
     each. `clock`: monotonic seconds."""
 
@@ -58,13 +56,8 @@ class OverviewApi:
             ApiRoute("GET", "/load", "load", self._load, {"model": {"type": "string"}}),
         ]
 
-    def operations(self) -> list[Operation]:
-        """The operations for the OpenAPI document."""
-        return [entry.operation(self._api.dialect) for entry in self._entries]
-
-    def routes(self) -> list[BaseRoute]:
-        """The routes of the API."""
-        return [entry.route(self._api) for entry in self._entries]
+    def _table(self) -> Sequence[ApiRoute]:
+        return self._entries
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews
 from app.config.schema import Config, Endpoint
@@ -47,8 +46,7 @@ from app.experiments.contract.journal import PlanEntry
 from app.experiments.contract.questions import is_dry_run
 from app.exposures.controller_client import ControllerClient
 from app.exposures.plans import plan_of
-from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, read_json
+from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, ask, read_json
 from app.server.traffic_document import (
     RollbackRequest,
     TrafficDocument,
@@ -104,20 +102,12 @@ _NO_CONTROLLER = (
 _log = logging.getLogger("switchyard")
 
 
-class TrafficApi:
+class TrafficApi(RoutedApi):
     """The routes. Without a control plane nothing is changed, without a controller there is no history."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._api = Api("switchyard", services, error_words)
-
-    def operations(self) -> list[Operation]:
-        """The operations for the OpenAPI document."""
-        return [route.operation(self._api.dialect) for route in self._table()]
-
-    def routes(self) -> list[BaseRoute]:
-        """Every route of the API."""
-        return [route.route(self._api) for route in self._table()]
 
     def _table(self) -> list[ApiRoute]:
         is_dry, match = {"dry_run": {"enum": ["true", "false"]}}, {"If-Match": "The ETag of the plan that was seen"}
