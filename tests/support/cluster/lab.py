@@ -111,6 +111,10 @@ class Lab:
         """The master that pods get which start now."""
         return str(self.image.data[self.name]["internal-key"])
 
+    def use_internal_keys(self, *masters: str) -> None:
+        """Changes the Secret, for pods that start from now on."""
+        self.image.data[self.name] |= _internal_keys(*masters)
+
     def beside(self, objects: list[Manifest]) -> AbstractContextManager["Lab"]:
         """Another release in the same namespace."""
         return _installed(self.kubernetes, objects)
