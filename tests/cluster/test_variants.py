@@ -8,7 +8,7 @@ import openai
 import pytest
 import yaml
 
-from app.internal_api import AWAIT_WEIGHTS_VARIABLE
+from app.internal_api import AWAIT_WEIGHTS_VARIABLE, ROUTER
 from tests.cluster.conftest import BLUE, GREEN, served
 from tests.support.cluster.clients import lost
 from tests.support.cluster.figures import Figures
@@ -36,7 +36,9 @@ def with_variant(the_lab: Lab, environment: dict[str, str]) -> Any:
     variant["args"]["llm_config"]["runtime_env"]["env_vars"] |= environment
     changed = served(the_lab, min_replicas=1, max_replicas=1)
     user_config = changed["applications"][0]["deployments"][0]["user_config"]
-    user_config["deployments"][GREEN] = {"app": GREEN, "model": MODEL}
+    router = next(application for application in overlay["applications"] if application["name"] == ROUTER)
+    known = router["deployments"][0]["user_config"]["deployments"]
+    user_config["deployments"][GREEN] = known[GREEN]
     user_config["endpoints"]["variant"] = {"tasks": ["chat"], "traffic": {GREEN: 100}}
     return {**changed, "applications": [*changed["applications"], variant]}
 
