@@ -20,6 +20,7 @@ from app.activity.report import (
     PeriodCounts,
     ReplicaStart,
 )
+from app.errors import CLIENT_GONE
 from app.telemetry.recent import Arm, BucketCounts
 
 MOST_REQUESTS = 500
@@ -457,8 +458,11 @@ def _values(names: Iterable[str]) -> list[str]:
 
 
 def _groups(requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
-    """The failed requests by what they have in common, the most frequent first. `requests`: the newest first."""
+    """The failed requests by what they have in common: our failures before refusals, and before clients that left, and
+    the most frequent first. `requests`: the newest first. A group has a message only if it is that of all of them;
+    `messages` says how many there are."""
     groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
+    messages: dict[tuple[str, str, int, str], set[str]] = {}
     for request in requests:
         if not request.failed:
             continue
@@ -475,4 +479,16 @@ def _groups(requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
             },
         )
         group["count"] += 1
-    return sorted(groups.values(), key=lambda group: -group["count"])
+        messages.setdefault(request.kind, set()).add(request.message)
+    for kind, group in groups.items():
+        group["messages"] = len(messages[kind])
+        if len(messages[kind]) > 1:
+            group["message"] = ""
+    return sorted(groups.values(), key=lambda group: (_gravity(group["status"], group["error"]), -group["count"]))
+
+
+def _gravity(status: int, error: str) -> int:
+    """0 for what this server or an engine failed at, 1 for what was refused, 2 for what its client left."""
+    if error == CLIENT_GONE:
+        return 2
+    return 1 if 400 <= status < 500 else 0

@@ -37,6 +37,8 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     moves: int = 0
     """How often another engine has continued the stream."""
     pause_s: float = 0.0
+    pauses: tuple[tuple[float, float], ...] = ()
+    """When its client began to wait for another engine, and for how long: the first ones."""
     admitted_s: float | None = None
     """The end of the wait for limits and the endpoint's queue."""
     sent_s: float | None = None
@@ -55,6 +57,9 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the message is the engine's, which may quote the prompt."""
     running: bool = False
     """Whether its answer has not ended: `duration_s` is its age, and `status` is 0 before the answer has begun."""
+
+    text: str = ""
+    """What is recorded of its text: `whole`, `redacted`, or "" for none."""
 
     @property
     def failed(self) -> bool:

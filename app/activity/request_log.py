@@ -120,6 +120,7 @@ class _Seen(msgspec.Struct):
             attempts=record.attempts,
             moves=record.moves,
             pause_s=record.pause_s,
+            pauses=record.pauses,
             admitted_s=since_arrival(record.admitted),
             sent_s=since_arrival(record.sent),
             first_byte_s=since_arrival(record.first_byte),
@@ -132,4 +133,5 @@ class _Seen(msgspec.Struct):
             param=said.param if said is not None else "",
             is_engines=said is not None and said.is_engines,
             running=self.running,
+            text=record.text,
         )

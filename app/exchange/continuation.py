@@ -278,7 +278,7 @@ class ContinuedStream:
             raise
         finally:
             pause_s = loop.time() - since
-            exchange.record.pause_s += pause_s
+            exchange.record.pause(pause_s)
             labels = exchange.assignment.endpoint, self._target.name
             exchange.state.telemetry.routing.continued(*labels, _reason(lost), outcome, pause_s)
             about = {"request_id": exchange.record.request_id, "endpoint": labels[0], "deployment": labels[1]}

@@ -263,6 +263,7 @@ def _recorded(exchange: Exchange) -> PendingRequest | None:
         return None
     if (unit := recorder.unit(scope, assignment.key)) is None:
         return None
+    record.text = scope.text_of(exchange.size)
     return PendingRequest(
         scope,
         recorder.now(time.perf_counter() - record.started),

@@ -470,6 +470,7 @@ interface ListedRequest {
   attempts: number;
   moves: number;
   pause_s: number;
+  pauses: [number, number][];
   admitted_s: number | null;
   sent_s: number | null;
   first_byte_s: number | null;
@@ -482,6 +483,7 @@ interface ListedRequest {
   param: string;
   is_engines: boolean;
   running: boolean;
+  text: "" | "whole" | "redacted";
 }
 
 interface ErrorGroup {
@@ -493,6 +495,7 @@ interface ErrorGroup {
   last_at: number;
   id: string;
   message: string;
+  messages: number;
   is_engines: boolean;
 }
 

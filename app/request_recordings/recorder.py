@@ -149,6 +149,12 @@ class RecordedEndpoint:
     settings: Recording
     limit: int
 
+    def text_of(self, size: int) -> str:
+        """What is recorded of the text of a request with this many bytes: `whole`, `redacted`, or "" for none."""
+        if self.settings.text != "full" or size > MOST_TEXT_BYTES:
+            return ""
+        return "redacted" if self.settings.redact else "whole"
+
 
 @dataclass(slots=True)
 class PendingRequest:
@@ -227,7 +233,7 @@ class Recorder:
         body = request.body or {}
         request.turn = turns(request.task, body)
         request.parameters = parameters(request.task, {"max_tokens": request.max_tokens, **body})
-        keeps = request.scope.settings.text == "full" and request.prompt_bytes <= MOST_TEXT_BYTES
+        keeps = bool(request.scope.text_of(request.prompt_bytes))
         if not keeps:
             request.body = None
         size = request.prompt_bytes if keeps else 0

@@ -21,7 +21,7 @@ _SURE = 3.0
 
 _WORDS: Mapping[str, str] = {
     "bad_request": "not valid",
-    "broken": "broke off",
+    "broken": "got an error or half an answer",
     "forbidden": "not allowed",
     "limit_exceeded": "over a limit",
     "rejected": "not valid for the engine",

@@ -91,6 +91,9 @@ SUMMED = frozenset({Unauthorized.kind, TooManyRefusals.kind})
 """The errors of requests that get no line: anyone can send them, as fast as the network allows. The event
 ``requests_unauthorized`` has their sum (`app.access.refusals`)."""
 
+MOST_PAUSES = 20
+"""Of one request, which a page shows one by one; the further ones are in their sum alone."""
+
 _log = logging.getLogger("switchyard.access")
 
 
@@ -123,6 +126,10 @@ class Record(msgspec.Struct):
     """How often another engine has continued the stream."""
     pause_s: float = 0.0
     """How long the client waited for those, in all."""
+    pauses: tuple[tuple[float, float], ...] = ()
+    """When it began to wait, in seconds since the request's arrival, and for how long: the first `MOST_PAUSES`."""
+    text: str = ""
+    """What is recorded of the request's text: `whole`, `redacted`, or "" for none."""
     usage: Usage | None = None
     max_tokens: int | None = None
     manages: bool = False
@@ -137,6 +144,12 @@ class Record(msgspec.Struct):
     def manage(self, endpoint: str) -> None:
         """Says whose management the request is."""
         self.endpoint, self.manages = endpoint, True
+
+    def pause(self, seconds: float) -> None:
+        """Adds a wait of the client for another engine, which ends now."""
+        self.pause_s += seconds
+        if len(self.pauses) < MOST_PAUSES:
+            self.pauses = (*self.pauses, (time.perf_counter() - seconds - self.started, seconds))
 
     @property
     def has_failed(self) -> bool:

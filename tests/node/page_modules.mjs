@@ -18,6 +18,7 @@ const { jsonText, python, shellWord, snippets } = await load("playground/snippet
 const { cosine, norm } = await load("playground/cards.js");
 const { signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
+const { phases, resultWords, tokens } = await load("requests/timeline.js");
 const { planChanges } = await load("traffic/moves.js");
 
 const ANSWER = [
@@ -46,14 +47,17 @@ const FUNCTIONS = {
   messages,
   norm,
   percent,
+  phases: (request) => phases(request).map((/** @type {any} */ part) => [part.name, part.from, part.to]),
   planChanges,
   python,
   reach,
   request,
+  resultWords,
   rounded,
   shellWord,
   signed,
   signedPercent,
+  tokens,
   snippets: (form, url) => snippets(request(form), url),
   unbroken,
   words,

@@ -201,7 +201,9 @@ async def test_errors_are_reported_first_and_in_words(managed: Managed, open_pag
     managed.blue.answer = managed.green.answer = refuse(500, "broken")
     managed.chat(3)
     page = await opened(open_page, managed)
-    await expect(chat(page).locator(".lead")).to_contain_text("3 of 3 requests failed: green: 3 broke off.")
+    await expect(chat(page).locator(".lead")).to_contain_text(
+        "3 of 3 requests failed: green: 3 failed at their deployment."
+    )
 
 
 async def test_requests_diverted_from_a_failing_deployment_are_marked(managed: Managed, open_page: OpenPage) -> None:

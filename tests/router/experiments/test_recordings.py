@@ -136,6 +136,7 @@ async def test_recorded_text_is_shown_to_managers_alone_and_each_reading_is_audi
             [],
             [],
         ]
+        assert [one["text"] for one in (await get("/api/requests", "boss")).json()["requests"]] == ["redacted"]
         assert (await get("/api/texts/none", "boss")).status_code == 404
         audited = (await get("/api/audit?action=recorded_text", "boss")).json()["records"]
         assert {(one["caller"], one["status"]) for one in audited} >= {("boss", 200), ("watcher", 403), ("ann", 403)}

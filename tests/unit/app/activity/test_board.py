@@ -218,12 +218,33 @@ def test_a_flood_hides_neither_other_failures_nor_grows() -> None:
     page = board.requests(Wanted(), NOW)
     assert page["kept"] <= MOST_REQUESTS + MOST_FAILED_ALIKE + 1
     assert [(group["status"], group["error"]) for group in page["groups"]] == [
-        (400, "bad_request"),
         (503, "unavailable"),
+        (400, "bad_request"),
     ]
     many = [request(number, error=f"kind{number}", status=502) for number in range(3000, 5000)]
     board.take(report(many, first=3000), NOW)
     assert board.requests(Wanted(), NOW)["kept"] <= MOST_REQUESTS + MOST_KINDS * MOST_FAILED_ALIKE
+
+
+def test_our_failures_come_before_refusals_and_those_before_clients_that_left() -> None:
+    board = Board()
+    ends = [(200, "client_gone")] * 4 + [(429, "limit_exceeded")] * 3 + [(200, "broken")] * 2 + [(500, "internal")]
+    board.take(report([request(number, status=of, error=by) for number, (of, by) in enumerate(ends)]), NOW)
+    groups = board.requests(Wanted(), NOW)["groups"]
+    assert [(one["error"], one["count"]) for one in groups] == [
+        ("broken", 2),
+        ("internal", 1),
+        ("limit_exceeded", 3),
+        ("client_gone", 4),
+    ]
+
+
+def test_a_group_quotes_a_message_only_if_all_have_it() -> None:
+    board = Board()
+    said = [(429, "over 5"), (429, "over 5"), (400, "a"), (400, "b"), (400, "b")]
+    board.take(report([request(number, status=of, message=text) for number, (of, text) in enumerate(said)]), NOW)
+    groups = {one["status"]: (one["message"], one["messages"]) for one in board.requests(Wanted(), NOW)["groups"]}
+    assert groups == {429: ("over 5", 1), 400: ("", 2)}
 
 
 def test_history_and_use_are_bounded_in_time_and_size() -> None:

@@ -102,3 +102,68 @@ def test_numbers_stay_with_their_units() -> None:
         f"2{SPACE}h 15{SPACE}min",
         "4 stops",
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [
+        (200, "", "200"),
+        (502, "broken", "502 deployment failed"),
+        (200, "broken", "200, then cut short: deployment failed"),
+        (200, "timeout", "200, then cut short: timeout"),
+        (429, "limit_exceeded", "429 limit exceeded"),
+        (0, "client_gone", "0 client left"),
+    ],
+)
+def test_a_request_broke_off_only_if_its_answer_had_begun(status: int, error: str, words: str) -> None:
+    assert call("resultWords", {"status": status, "error": error}) == words
+
+
+REQUEST = {
+    "admitted_s": 0.001,
+    "sent_s": 0.002,
+    "first_byte_s": 0.5,
+    "duration_s": 101.0,
+    "attempts": 1,
+    "running": False,
+    "prompt_tokens": 9,
+    "completion_tokens": 20,
+    "max_tokens": None,
+    "pause_s": 0.0,
+    "pauses": [],
+}
+BEFORE = [
+    ["Checked, and waited for limits and the queue", 0, 0.001],
+    ["Prepared", 0.001, 0.002],
+    ["Deployment, until the first byte", 0.002, 0.5],
+]
+LOST = "Its engine was lost: waited for another"
+
+
+@pytest.mark.parametrize(
+    ("pauses", "parts"),
+    [
+        ([], [["Answer", 0.5, 101]]),
+        ([[3, 96]], [["Answer", 0.5, 3], [LOST, 3, 99], ["Answer, continued", 99, 101]]),
+        (
+            [[3, 2], [10, 5]],
+            [
+                ["Answer", 0.5, 3],
+                [LOST, 3, 5],
+                ["Answer, continued", 5, 10],
+                [LOST, 10, 15],
+                ["Answer, continued", 15, 101],
+            ],
+        ),
+        ([[99, 2]], [["Answer", 0.5, 99], [LOST, 99, 101]]),
+    ],
+)
+def test_the_wait_for_another_engine_is_a_part_of_the_timeline(pauses: list[list[float]], parts: list[Any]) -> None:
+    assert call("phases", {**REQUEST, "pauses": pauses}) == [*BEFORE, *parts]
+
+
+def test_tokens_have_the_rate_at_which_engines_wrote() -> None:
+    moved = {**REQUEST, "pauses": [[3, 96]], "pause_s": 96.0}
+    slow = {**REQUEST, "completion_tokens": 5}
+    said = call_all([("tokens", (it,)) for it in (moved, slow)])
+    assert [words.rpartition(", ")[2] for words in said] == ["4.44/s", "0.05/s"]

@@ -66,6 +66,19 @@ def recorded(body: Mapping[str, Any], *, size: int = 100, **record: Any) -> tupl
     return line.outcome, decode_line(line.line)
 
 
+@pytest.mark.parametrize(
+    ("record", "size", "text"),
+    [
+        ({"text": "full"}, 100, "whole"),
+        ({"text": "full", "redact": ["a"]}, 100, "redacted"),
+        ({"text": "full"}, MOST_TEXT_BYTES + 1, ""),
+        ({}, 100, ""),
+    ],
+)
+def test_an_endpoint_says_what_is_recorded_of_a_text(record: Mapping[str, Any], size: int, text: str) -> None:
+    assert recorder(**record).scopes["chat"].text_of(size) == text
+
+
 def test_only_endpoints_with_record_are_recorded() -> None:
     assert recorder().scopes.keys() == {"chat"}
     assert recorder(enabled=False).scopes == {}

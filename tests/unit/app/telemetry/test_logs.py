@@ -5,7 +5,9 @@ import logging
 import re
 import sys
 
-from app.telemetry.logs import JsonFormatter, Record, event, log_request, log_to_stderr, where
+import pytest
+
+from app.telemetry.logs import MOST_PAUSES, JsonFormatter, Record, event, log_request, log_to_stderr, where
 
 SECRET = "what the client wrote"
 
@@ -40,6 +42,16 @@ def test_a_line_has_the_event_its_fields_and_the_message() -> None:
         "request_id": "r-1",
         "deployment": "blue",
     }
+
+
+def test_a_wait_for_another_engine_has_its_place_and_the_first_are_kept_one_by_one() -> None:
+    request = Record("openai", "chat", "r-1")
+    request.started -= 100
+    for _ in range(MOST_PAUSES + 1):
+        request.pause(3.0)
+    assert request.pause_s == 3.0 * (MOST_PAUSES + 1)
+    assert len(request.pauses) == MOST_PAUSES
+    assert request.pauses[0] == (pytest.approx(97, abs=1), 3.0)
 
 
 def test_a_record_without_an_event_is_json_too() -> None:

@@ -4,7 +4,7 @@ import { h, morph } from "../dom.js";
 import { count, moment, or, seconds, ticks, whole, withCode } from "../format.js";
 import { cell, mark, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
-import { result, timeline, whyNowhere } from "../requests/timeline.js";
+import { errorWords, result, timeline, whyNowhere } from "../requests/timeline.js";
 import { bars, withAxes } from "../sparkline.js";
 
 export const title = "Requests";
@@ -12,6 +12,7 @@ export const title = "Requests";
 const LOOKS = 6; // attempts to find a request that has just been made
 const BETWEEN_LOOKS_MS = 1000;
 const SHOWN = 50;
+const GROUPS = 8; // kinds of failures that are shown before all are
 const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
 const STATUSES = [
   ["running", "running"],
@@ -89,6 +90,7 @@ function list(root, { api, poll, announce, parameters }) {
   let isLive = true;
   let turn = 0;
   let most = SHOWN;
+  let groupsShown = GROUPS;
   const stale = h("p", { class: "problem", role: "alert", hidden: true });
   const shown = h("div", {});
   root.append(stale, shown);
@@ -169,7 +171,7 @@ function list(root, { api, poll, announce, parameters }) {
       select(
         "error",
         "Error",
-        errors.map((kind) => [kind, kind.replaceAll("_", " ")]),
+        errors.map((kind) => [kind, errorWords(kind)]),
       ),
       select(
         "slower_than_s",
@@ -201,8 +203,8 @@ function list(root, { api, poll, announce, parameters }) {
       h(
         "ul",
         {},
-        groups.slice(0, 8).map((group) => {
-          const { endpoint, deployment, status, error, last_at, message } = group;
+        groups.slice(0, groupsShown).map((group) => {
+          const { endpoint, deployment, status, error, last_at, message, messages } = group;
           const where = endpoint ? `at ${endpoint}` : `at no endpoint (${whyNowhere(error)})`;
           return h(
             "li",
@@ -224,10 +226,26 @@ function list(root, { api, poll, announce, parameters }) {
               "Show",
             ),
             message ? h("div", { class: "hint small told" }, message) : null,
+            messages > 1 ? h("div", { class: "hint small" }, `${whole(messages)} different messages`) : null,
           );
         }),
       ),
+      groups.length > groupsShown
+        ? h("button", { type: "button", on: { click: showAllGroups } }, others(groups))
+        : null,
     );
+  }
+
+  function showAllGroups() {
+    groupsShown = Infinity;
+    refresh().catch(failed);
+  }
+
+  /** @param {ErrorGroup[]} groups */
+  function others(groups) {
+    const hidden = groups.slice(groupsShown);
+    const requests = hidden.reduce((sum, group) => sum + group.count, 0);
+    return `Show ${count(hidden.length, "more kind", "more kinds")}: ${count(requests, "request", "requests")}`;
   }
 
   /** @param {Unauthorized | undefined} counted */
@@ -384,7 +402,7 @@ function one(root, id, context, looks = 1) {
     );
 
   /** @param {ListedRequest} request */
-  function recordedText({ id, at }) {
+  function recordedText({ id, at, text: kept }) {
     const shown = h("div", { class: "recorded-text" });
     const button = h("button", { type: "button" }, "Show the recorded text");
     button.addEventListener("click", async () => {
@@ -403,7 +421,7 @@ function one(root, id, context, looks = 1) {
       "section",
       { class: "answer", key: `text-${id}-${at}`, "aria-label": `Recorded text of ${id}` },
       button,
-      h("p", { class: "hint" }, "What the client asked, redacted. Reading it is recorded in the audit log."),
+      h("p", { class: "hint" }, withCode(`${TEXTS[kept]} Reading it is recorded in the audit log.`)),
       shown,
     );
   }
@@ -417,7 +435,9 @@ function one(root, id, context, looks = 1) {
       if (signal.aborted) return;
       const cards = [
         ...requests.map((request) => timeline(request, trace_url)),
-        ...requests.filter(({ endpoint, running }) => texts.includes(endpoint) && !running).map(recordedText),
+        ...requests
+          .filter(({ endpoint, running, text }) => text && texts.includes(endpoint) && !running)
+          .map(recordedText),
         ...exposures.map((exposure) => recorded(exposure, id, me, requests.length > 0, context)),
       ];
       if (cards.length) found.replaceChildren(...cards);
@@ -451,6 +471,16 @@ function one(root, id, context, looks = 1) {
   });
   return () => ended.abort();
 }
+
+/**
+ * What a recorded text is.
+ *
+ * @type {Record<string, string>}
+ */
+const TEXTS = {
+  redacted: "What the client asked, with [redacted] for what matches the patterns of `redact`.",
+  whole: "What the client asked, whole: its endpoint has no patterns of `redact`.",
+};
 
 /** @param {ApiError} problem */
 function notRecorded(problem) {

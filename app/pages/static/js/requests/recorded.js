@@ -62,7 +62,7 @@ export function recorded(exposure, id, me, isListed, context) {
       ? [
           [
             "Continued",
-            `${exposure.moves === 1 ? "once" : `${exposure.moves} times`}, after ${seconds(exposure.pause_s)}`,
+            `${exposure.moves === 1 ? "once" : `${exposure.moves} times`}; the wait: ${seconds(exposure.pause_s)}`,
           ],
         ]
       : []),

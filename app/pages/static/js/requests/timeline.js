@@ -1,9 +1,31 @@
 // One request of the list, and where its time went.
 
 import { h } from "../dom.js";
-import { count, moment, or, seconds, whole } from "../format.js";
+import { count, moment, number, or, seconds, whole } from "../format.js";
 import { mark } from "../parts.js";
 import { REASONS } from "./recorded.js";
+
+/** @type {Record<string, string>} */
+const ERRORS = { broken: "deployment failed", client_gone: "client left" };
+
+/**
+ * A kind of error in words.
+ *
+ * @param {string} kind
+ */
+export function errorWords(kind) {
+  return ERRORS[kind] ?? kind.replaceAll("_", " ");
+}
+
+/**
+ * What a request ended with. A failure after a good status is one that came once the answer had begun.
+ *
+ * @param {{status: number, error: string}} request
+ */
+export function resultWords({ status, error }) {
+  if (!error) return String(status);
+  return status && status < 400 ? `${status}, then cut short: ${errorWords(error)}` : `${status} ${errorWords(error)}`;
+}
 
 /**
  * The request's result in a word, with its mark.
@@ -12,7 +34,7 @@ import { REASONS } from "./recorded.js";
  */
 export function result({ status, error, moves, running = false }) {
   if (running) return mark("wait", "running");
-  const words = error ? `${status} ${error.replaceAll("_", " ")}` : String(status);
+  const words = resultWords({ status, error });
   if (error === "client_gone") return mark("warn", "client left");
   if (status >= 500 || (error && status < 400)) return mark("bad", words);
   if (status >= 400) return mark("warn", words);
@@ -53,11 +75,15 @@ function told({ message, code, param, is_engines }) {
   ];
 }
 
+const PAUSE = 4; // the colour of a pause, after those of the four parts
+
+/** @typedef {{name: string, from: number, to: number, index: number}} Phase */
+
 /**
  * The parts of the request's time, in order: what happened, from when to when, in seconds since its arrival.
  *
  * @param {ListedRequest} request
- * @returns {{name: string, from: number, to: number, index: number}[]}
+ * @returns {Phase[]}
  */
 export function phases(request) {
   const { admitted_s: admitted, sent_s: sent, first_byte_s: first, duration_s: end, attempts, running } = request;
@@ -67,7 +93,7 @@ export function phases(request) {
     { name: first === null && !running ? "Deployment, no answer" : "Deployment, until the first byte", to: first },
     { name: "Answer", to: end },
   ];
-  /** @type {{name: string, from: number, to: number, index: number}[]} */
+  /** @type {Phase[]} */
   const found = [];
   let from = 0;
   for (const [index, { name, to }] of marks.entries()) {
@@ -78,7 +104,29 @@ export function phases(request) {
     if (to === null) break;
   }
   // An error of the router itself has its first byte before any deployment was called.
-  return found;
+  return request.pauses.reduce(parted, found);
+}
+
+/**
+ * The parts with a pause in one of them: what was before it, the pause itself, and what came after it.
+ *
+ * @param {Phase[]} parts
+ * @param {[number, number]} pause
+ * @returns {Phase[]}
+ */
+function parted(parts, [at, length]) {
+  const cut = parts.findLastIndex(({ from }) => from <= at);
+  const whole = parts[cut];
+  if (whole === undefined) return parts;
+  const end = Math.min(at + length, whole.to);
+  const after = { ...whole, name: whole.name.replace(/(, continued)?$/, ", continued"), from: end };
+  return [
+    ...parts.slice(0, cut),
+    ...(at > whole.from ? [{ ...whole, to: at }] : []),
+    { name: "Its engine was lost: waited for another", from: at, to: end, index: PAUSE },
+    ...(whole.to > end ? [after] : []),
+    ...parts.slice(cut + 1),
+  ];
 }
 
 /**
@@ -98,7 +146,7 @@ export function timeline(request, traceUrl) {
     ["Sent as", `${request.dialect}, ${request.operation.replaceAll("_", " ")}${request.stream ? ", streamed" : ""}`],
     ["Attempts", whole(request.attempts)],
     ...(request.moves
-      ? [["Moved", `${count(request.moves, "time", "times")} to another engine, after ${seconds(request.pause_s)}`]]
+      ? [["Moved", `${count(request.moves, "time", "times")} to another engine; the wait: ${seconds(request.pause_s)}`]]
       : []),
     ["Tokens", tokens(request)],
     ["Plan", request.plan || "–"],
@@ -141,7 +189,8 @@ export function timeline(request, traceUrl) {
           h(
             "span",
             { class: "hint" },
-            request.running && to === request.duration_s ? " so far" : ` until ${seconds(to)}`,
+            // The first part ends when it has lasted: its length says both.
+            request.running && to === request.duration_s ? " so far" : from > 0 ? ` until ${seconds(to)}` : "",
           ),
         ),
       ),
@@ -154,11 +203,15 @@ export function timeline(request, traceUrl) {
   );
 }
 
-/** @param {ListedRequest} request */
-function tokens({ prompt_tokens, completion_tokens, max_tokens, first_byte_s, duration_s }) {
+/**
+ * The request's tokens in words, with their rate while an engine wrote.
+ *
+ * @param {ListedRequest} request
+ */
+export function tokens({ prompt_tokens, completion_tokens, max_tokens, first_byte_s, duration_s, pause_s }) {
   if (prompt_tokens === null) return "not counted";
   const most = max_tokens === null ? "" : ` of at most ${whole(max_tokens)}`;
-  const time = first_byte_s === null ? 0 : duration_s - first_byte_s;
-  const rate = completion_tokens && time > 0.01 ? `, ${whole(completion_tokens / time)}/s` : "";
+  const time = first_byte_s === null ? 0 : duration_s - first_byte_s - pause_s;
+  const rate = completion_tokens && time > 0.01 ? `, ${number(completion_tokens / time)}/s` : "";
   return `${whole(prompt_tokens)} in the prompt, ${whole(completion_tokens ?? 0)} in the answer${most}${rate}`;
 }
