@@ -49,6 +49,15 @@ class RequestLog:
             for record, plans, caller_id, trace_id in islice(self._running.values(), MOST_RUNNING)
         ]
 
+    def waiting(self) -> dict[tuple[str, str], list[float]]:
+        """For how long, in seconds, requests have waited for the first byte of a deployment's answer: by endpoint and
+        deployment."""
+        clock, found = time.perf_counter(), dict[tuple[str, str], list[float]]()
+        for record, *_ in self._running.values():
+            if record.sent is not None and record.first_byte is None:
+                found.setdefault((record.endpoint, record.deployment), []).append(clock - record.sent)
+        return found
+
     def add(self, record: Record, *, plan: str, caller_id: str, trace_id: int) -> None:
         """Adds a request whose answer has ended. Those without valid credentials are counted alone, in
         `app.access.refusals`: anyone can send them."""

@@ -81,6 +81,12 @@ class DeploymentHealth:
         self._check_if_due(name, snapshot)
         return self.breakers.of(name).is_open
 
+    def check_open(self, snapshot: Snapshot) -> None:
+        """Starts the trials that are due: a deployment without requests would be called failing for as long."""
+        for name in self.open():
+            if name in snapshot.targets:
+                self._check_if_due(name, snapshot)
+
     def succeeded(self, name: str) -> None:
         """Records that the deployment answered a client, if only to reject the request."""
         self.breakers.of(name).succeeded()

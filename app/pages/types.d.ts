@@ -249,6 +249,7 @@ interface Overview {
   routers: number | null;
   window_s: number;
   why_not: string | null;
+  has_controller: boolean;
   endpoints: Endpoint[];
 }
 
@@ -586,6 +587,7 @@ interface Comparison extends Compared {
 interface Acting {
   state: "running" | "paused" | "stopped";
   cause: string;
+  text: string;
   by: string | null;
   step: number | null;
   share: number;

@@ -82,6 +82,7 @@ from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
 from app.telemetry.logs import Record, event
 from app.telemetry.metrics import Telemetry, monitor_event_loop
+from app.telemetry.recent import Arm, Counts
 from app.telemetry.tracing import ActiveTracing
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment
@@ -229,7 +230,12 @@ class Router:
         )
         self._management = Management(services, healthy=self._all_healthy)
         self._overview = OverviewApi(
-            services, running=running, queued=self._queued, stops=self._stops_in_force, sampled=self._activity.sampled
+            services,
+            running=running,
+            queued=self._queued,
+            stops=self._stops_in_force,
+            waiting=self.state.requests.waiting,
+            sampled=self._sampled,
         )
         known = KnownFleet(fleet) if fleet is not None else None
         self._apis = (
@@ -347,6 +353,12 @@ class Router:
 
     def _stops_in_force(self) -> Mapping[str, Mapping[str, str]]:
         return self.state.snapshot.stops if self.state.snapshot is not None else {}
+
+    def _sampled(self, counts: Mapping[Arm, Counts]) -> None:
+        """Runs every few seconds."""
+        self._activity.sampled(counts)
+        if self.state.snapshot is not None:
+            self._deployments.check_open(self.state.snapshot)
 
     def _queued(self) -> Mapping[str, int]:
         return {name: queue.waiting for name, queue in self.state.queues.items()}

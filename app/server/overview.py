@@ -32,7 +32,7 @@ CACHE_S = 1.0
 
 class OverviewApi(RoutedApi):
     """The routes. `queued` returns the number of requests in each endpoint's queue, `stops` the stopped deployments of
-    each. `clock`: monotonic seconds."""
+    each, `waiting` for how many seconds requests have waited for each arm's answer. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -41,11 +41,12 @@ class OverviewApi(RoutedApi):
         running: RunningReplicas,
         queued: Callable[[], Mapping[str, int]],
         stops: Callable[[], Mapping[str, Collection[str]]],
+        waiting: Callable[[], Mapping[Arm, Sequence[float]]] = dict,
         sampled: Callable[[Mapping[Arm, Counts]], None] = lambda counts: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._services, self._running, self._clock = services, running, clock
-        self._queued, self._stops, self._sampled = queued, stops, sampled
+        self._queued, self._stops, self._waiting, self._sampled = queued, stops, waiting, sampled
         self._recent = Recent(services.telemetry, clock())
         self._splits = _Splits()
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
@@ -120,6 +121,7 @@ class OverviewApi(RoutedApi):
             services.recent_keys.seen_within(window.seconds),
             self._splits.changed_since(self._clock() - window.seconds),
             called(services.telemetry),
+            self._waiting(),
         )
         return {
             "at": time.time(),

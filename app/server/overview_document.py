@@ -42,7 +42,8 @@ _STICKY: Mapping[str, tuple[str, str]] = {
 class Present(NamedTuple):
     """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown. `keys`: the
     sticky keys that each endpoint has had in the window. `changed`: endpoints whose split has changed within it.
-    `called`: the deployments that this router has sent anything."""
+    `called`: the deployments that this router has sent anything. `waiting`: for how long requests have waited for the
+    first byte of an answer, in seconds."""
 
     in_flight: Mapping[Arm, int]
     queued: Mapping[str, int]
@@ -52,6 +53,7 @@ class Present(NamedTuple):
     keys: Mapping[str, int] = {}
     changed: Collection[str] = frozenset()
     called: Collection[str] = frozenset()
+    waiting: Mapping[Arm, Sequence[float]] = {}
 
 
 class EndpointFact(NamedTuple):
@@ -212,16 +214,45 @@ def _findings(
         left = done["left"]
         of_those = f"{left:,} clients" if left > 1 else "1 client"
         found.append(EndpointFact("info", f"{of_those} left before the end of the answer."))
+    late = _late(name, present, counts)
+    found += [late] if late is not None else []
     working = sum(present.in_flight.get((name, arm), 0) for arm in counts)
-    if not done["requests"]:
-        under_way = f": {working:,} {_are(working)} under way" if working else ""
-        found.append(EndpointFact("wait", f"No request has ended in the last minute{under_way}."))
-    elif done["answered"] == done["requests"]:
-        all_of_them = f"All {done['requests']:,} requests were" if done["requests"] > 1 else "The only request was"
-        found.append(EndpointFact("good", f"{all_of_them} answered."))
+    if not done["requests"] or (done["answered"] == done["requests"] and late is None):
+        found.append(_quiet(done["requests"], working))
     deviation = _deviation(name, endpoint, present, counts, drawn)
     found += [deviation] if deviation is not None else []
     return sorted(found, key=lambda finding: _ORDER.get(finding.severity, len(_ORDER)))
+
+
+def _quiet(answered: int, working: int) -> EndpointFact:
+    """What there is to say where no request has failed, was refused or waits for long."""
+    under_way = f"{working:,} {_are(working)} under way"
+    if not answered:
+        return EndpointFact("wait", f"No request has ended in the last minute{f': {under_way}' if working else ''}.")
+    if not working:
+        ended = "The only request was" if answered == 1 else f"All {answered:,} requests were"
+        return EndpointFact("good", f"{ended} answered.")
+    ended = "The request that has ended was" if answered == 1 else f"All {answered:,} requests that have ended were"
+    return EndpointFact("good", f"{ended} answered; {under_way}.")
+
+
+_LATE_S = 30.0
+"""Seconds without the first byte after which a request is told of: most have been answered by then."""
+
+
+def _late(name: str, present: Present, arms: Collection[str]) -> EndpointFact | None:
+    """The requests that have waited long for their answer's beginning, which no figure of ended requests has."""
+    late = {arm: [s for s in present.waiting.get((name, arm), ()) if s >= _LATE_S] for arm in arms}
+    late = {arm: waits for arm, waits in late.items() if waits}
+    if not late:
+        return None
+    count, longest = sum(map(len, late.values())), max(map(max, late.values()))
+    by = ", ".join(f"{len(waits):,} for {arm}" for arm, waits in late.items())
+    if count == 1:
+        return EndpointFact("warn", f"1 request has waited {longest:,.0f} s for its answer to begin: {by}.")
+    return EndpointFact(
+        "warn", f"{count:,} requests have waited for their answers to begin, the longest {longest:,.0f} s: {by}."
+    )
 
 
 _ORDER: Mapping[str, int] = {"bad": 0, "warn": 1}
@@ -239,14 +270,19 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
         if all(fault.startswith(_NO_REPLICA) for fault in same):
             states = _states(asked, config, present.replicas)
             return [EndpointFact("bad", f"{name} is down: {_NO_REPLICA}{states}.")]
+        if same == {_BREAKER}:  # requests are tried all the same
+            fail = f"{' and '.join(out)} {'fails' if len(out) == 1 else 'fail'}"
+            return [EndpointFact("bad", f"{fail}: the circuit breaker of every deployment of {name} is open.")]
         return [EndpointFact("bad", f"{name} is down: {_by_arm(out)}.")]
-    found = [EndpointFact("bad", f"{arm} is out of service: {fault}.") for arm, fault in out.items()]
+    found = [EndpointFact("bad", f"{arm} {_OUT[fault == _BREAKER]}: {fault}.") for arm, fault in out.items()]
     if asked and all(_is_asleep(arm, config, present.replicas) for arm in asked):
         found.append(EndpointFact("wait", f"{name} is scaled to zero: its next request starts a replica."))
     return found
 
 
 _NO_REPLICA = "no replica runs"
+_BREAKER = "its circuit breaker is open until a check passes"
+_OUT = ("is out of service", "gets no new requests")
 
 
 def _fault(name: str, arm: str, config: Config, present: Present) -> str | None:
@@ -256,7 +292,7 @@ def _fault(name: str, arm: str, config: Config, present: Present) -> str | None:
     replicas = _replicas(arm, config, present.replicas)
     if replicas is not None and not replicas.get(RUNNING) and not _is_asleep(arm, config, present.replicas):
         return f"{_NO_REPLICA}{_states([arm], config, present.replicas)}"
-    return "its circuit breaker is open" if arm in present.open_breakers else None
+    return _BREAKER if arm in present.open_breakers else None
 
 
 def _states(arms: Sequence[str], config: Config, replicas: Replicas | None) -> str:
@@ -326,8 +362,9 @@ def _reasons(
 ) -> list[str]:
     """Whatever moves shares away from the percentages, the surest first."""
     by = sum((one.reasons for one in counts.values()), Counter[str]())
+    weight, share = endpoint.traffic[arm] / 100, counts[arm].drawn / drawn
     found = []
-    if (diverted := int(by["failover"])) > 0:
+    if (diverted := _diverted(endpoint, counts, arm, is_more=share > weight)) > 0:
         found.append(f"{diverted:,} {_were(diverted)} diverted from a deployment that failed")
     if stopped := [one for one in present.stops.get(name, ()) if endpoint.traffic.get(one, 0) > 0]:
         found.append(f"{' and '.join(stopped)} {_are(len(stopped))} stopped")
@@ -337,22 +374,35 @@ def _reasons(
         found.append(f"{pinned:,} {_were(pinned)} turns of conversations that began under other percentages")
     if (overridden := int(by["override"])) > 0:
         found.append(f"{overridden:,} followed an override")
+    working = sum(present.in_flight.get((name, other), 0) for other in counts)
+    if working >= max(1.0, abs(share - weight) * drawn):
+        found.append(f"{working:,} more {_are(working)} under way, and count when they end")
     if found:
         return found
-    weight, share = endpoint.traffic[arm] / 100, counts[arm].drawn / drawn
     if by["sticky"] > 0 and endpoint.sticky is not None:
         keys = present.keys.get(name, 0)
         one, many = _STICKY.get(
             endpoint.sticky.by, (f"value of {endpoint.sticky.name}", f"values of {endpoint.sticky.name}")
         )
         if 0 < keys < _FEW_KEYS:
-            sent = f"only {keys:,} {one if keys == 1 else many} sent requests"
-            return [
-                f"{sent}, and each stays on one deployment" if keys > 1 else f"{sent}, and it stays on one deployment"
-            ]
+            active = (
+                f"only {keys:,} {one} was active, and it"
+                if keys == 1
+                else f"only {keys:,} {many} were active, and each"
+            )
+            return [f"{active} stays on one deployment"]
         return [f"each {one} stays on one deployment, and some send more than others"]
     chance = _SURE * math.sqrt(weight * (1 - weight) / drawn) + 0.5 / drawn
     return ["so few requests vary that much by chance"] if abs(share - weight) <= chance else []
+
+
+def _diverted(endpoint: Endpoint, counts: Mapping[str, Counts], arm: str, *, is_more: bool) -> int:
+    """How many requests were diverted to a deployment that got more than its share, or from one that got less. What
+    was diverted in both directions leaves the shares as they are; from which of several it came is not counted."""
+    to_it = counts[arm].reasons["failover"]
+    to_others = sum(one.reasons["failover"] for one in counts.values()) - to_it
+    more, less = (to_it, to_others) if is_more else (to_others, to_it)
+    return int(max(0, more - less) if len(endpoint.traffic) == 2 else more)
 
 
 _FEW_KEYS = 200

@@ -183,10 +183,12 @@ class RoutingMetrics:
 
 Labelled = TypeVar("Labelled", Counter, Gauge, Histogram)
 
-# The bucket boundaries that the conventions recommend, in seconds and tokens.
+# The bucket boundaries that the conventions recommend, in seconds and tokens; for the first token and the time between
+# tokens also those of engines that hang or are replaced, up to the default limits on both.
 DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_LONG = (10.0, 20.0, 40.0, 80.0, 160.0)
+FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, *_LONG, 320.0)
+PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, *_LONG)
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 
 _MAX_OBSERVED = 2**63

@@ -86,5 +86,6 @@ def worlds(draw: st.DrawFn) -> World:
         {name: draw(st.integers(0, 500)) for name in endpoints},
         frozenset(name for name in endpoints if draw(st.booleans())),
         frozenset([*draw(some), *(arm for (_, arm), one in counts.items() if one.requests)]),
+        {arm: draw(st.lists(st.floats(0, 200), max_size=3)) for arm in counts if arm[1]},
     )
     return World(config, RecentCounts(WINDOW_S, counts), present)

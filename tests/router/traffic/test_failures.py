@@ -341,7 +341,7 @@ async def test_a_request_that_timed_out_is_not_sent_to_the_same_engine_again(
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_another_engine_takes_a_request_that_timed_out(rig: Rig, streamed: bool) -> None:
     rig.change(deployments={"twin": {**rig.config["deployments"]["blue"], "model": "twin"}})
-    rig.change(timeouts={"first_byte_s": 0.2})
+    rig.change(timeouts={"first_byte_s": 1.0})
     rig.chat_endpoint(fallback=["twin", "green"])
     rig.blue.answer = lambda body: stream([5.0])
     answer = await ask(rig, stream=streamed)
@@ -370,6 +370,19 @@ async def test_an_answer_that_is_none_is_replaced_once_and_is_a_fault(rig: Rig) 
         assert answer.headers["azureml-model-deployment"] == "green"
     assert len(rig.blue.requests) == len(rig.green.requests) == 2
     assert rig.router.state.health.breakers.of("blue").faults == 2
+
+
+async def test_a_deployment_without_requests_is_tried_again_and_is_well(rig: Rig) -> None:
+    """Nobody asks it, since nobody needs it: it would be called failing until somebody does."""
+    assert rig.router.state.snapshot is not None
+    health, blue = rig.router.state.health, rig.router.state.health.breakers.of("blue")
+    blue.checked(False, health.breakers.clock())
+    health.check_open(rig.router.state.snapshot)
+    assert rig.blue.requests == [], "the trial is not due"
+    blue.open_until = health.breakers.clock()
+    health.check_open(rig.router.state.snapshot)
+    await wait_until_async(lambda: not blue.is_open)
+    assert len(rig.blue.requests) == 1
 
 
 async def test_garbage_in_a_stream_ends_the_engines_work_and_is_a_fault(rig: Rig) -> None:

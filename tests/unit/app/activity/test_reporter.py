@@ -1,6 +1,7 @@
 """A router's own account of its requests: nothing is counted twice or lost while the controller is away."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_times_are_since_the_arrival_and_a_step_that_was_not_reached_has_none() 
     assert (listed.sent_s, listed.first_byte_s, listed.prompt_tokens) == (None, None, None)
     assert listed.trace == f"{0xABC:032x}"
     assert listed.duration_s >= 0
+
+
+def test_requests_wait_from_the_call_of_a_deployment_to_the_first_byte() -> None:
+    log = RequestLog()
+    queued, asked, answered = (Record("openai", "chat", name, endpoint="chat", deployment="blue") for name in "abc")
+    for record in (queued, asked, answered):
+        log.begin(record, {}, caller_id="", trace_id=0)
+    asked.sent = time.perf_counter() - 50
+    answered.sent, answered.first_byte = asked.sent, asked.sent + 1
+    assert log.waiting() == {("chat", "blue"): [pytest.approx(50, abs=5)]}
+    log.add(asked, plan="", caller_id="", trace_id=0)
+    assert log.waiting() == {}
 
 
 def test_requests_that_anyone_can_send_are_not_listed() -> None:

@@ -1,6 +1,7 @@
 """Each figure of the overview has one definition, parts sum to their whole, and failures come first."""
 
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -46,12 +47,17 @@ def test_parts_sum_to_their_whole(world: World) -> None:
 
 @given(worlds())
 def test_failures_come_first_and_nothing_is_called_good_beside_them(world: World) -> None:
-    for endpoint in shown(world).values():
+    for name, endpoint in shown(world).items():
         order = [finding["severity"] for finding in endpoint["findings"]]
         assert order, "there is always something to say"
         assert BAD not in order[order.count(BAD) :], "before everything else"
         all_answered = endpoint["requests"] == endpoint["answered"] > 0
-        assert (GOOD in order) == all_answered
+        waits = [world.present.waiting.get((name, row["deployment"]), ()) for row in endpoint["deployments"]]
+        is_late = any(seconds >= 30 for seconds in chain(*waits))
+        assert (GOOD in order) == (all_answered and not is_late)
+        assert ("waited" in texts(endpoint)) == is_late
+        under_way = sum(row["in_flight"] for row in endpoint["deployments"])
+        assert GOOD not in order or not under_way or f"{under_way:,} " in texts(endpoint)
         assert ("No request has ended" in texts(endpoint)) == (endpoint["requests"] == 0)
         assert (f"{endpoint['errors']:,} of " in texts(endpoint)) or not endpoint["errors"]
         assert (f"{endpoint['refused']:,} of " in texts(endpoint)) or not endpoint["refused"]
@@ -61,7 +67,8 @@ def test_failures_come_first_and_nothing_is_called_good_beside_them(world: World
             is_out |= row["replicas"] is not None and not running and not row["asleep"]
             if is_out and row["role"] == "traffic" and row["weight"] > 0:
                 assert order[0] == BAD
-                assert " is down: " in texts(endpoint) or f"{row['deployment']} is out of service" in texts(endpoint)
+                says = (" is down: ", f"{row['deployment']} is out of service", "circuit breaker")
+                assert any(words in texts(endpoint) for words in says)
 
 
 @given(worlds())
@@ -126,7 +133,24 @@ def test_what_is_scaled_to_zero_is_not_down() -> None:
 
 def test_each_cause_of_an_outage_is_named() -> None:
     document = world(stops={"chat": ["blue"]}, open_breakers=["green"])
-    assert document["findings"][0]["text"] == "chat is down: blue: it is stopped; green: its circuit breaker is open."
+    breaker = "its circuit breaker is open until a check passes"
+    assert document["findings"][0]["text"] == f"chat is down: blue: it is stopped; green: {breaker}."
+    # The last breaker ejects nothing: requests are tried.
+    (first, *_) = world(open_breakers=["blue", "green"])["findings"]
+    assert first["text"] == "blue and green fail: the circuit breaker of every deployment of chat is open."
+    (first, *_) = world(open_breakers=["green"])["findings"]
+    assert first["text"] == f"green gets no new requests: {breaker}."
+
+
+def test_requests_that_wait_are_told_of_beside_those_that_have_ended() -> None:
+    late = world({"blue": answered(9)}, waiting={("chat", "blue"): [2.0, 31.0, 102.6]}, in_flight={("chat", "blue"): 3})
+    assert [finding["text"] for finding in late["findings"] if finding["severity"] in (WARN, GOOD)] == [
+        "2 requests have waited for their answers to begin, the longest 103 s: 2 for blue."
+    ]
+    busy = world({"blue": answered(9), "green": answered(1)}, in_flight={("chat", "blue"): 3})
+    assert [finding["text"] for finding in busy["findings"]] == [
+        "All 10 requests that have ended were answered; 3 are under way."
+    ]
 
 
 def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
@@ -157,13 +181,26 @@ def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
         (
             {"blue": answered(20, "sticky"), "green": answered(51, "sticky")},
             {"sticky": {"by": "user"}, "keys": {"chat": 3}},
-            "only 3 users sent requests, and each stays on one deployment.",
+            "only 3 users were active, and each stays on one deployment.",
             "info",
         ),
         (
             {"green": answered(5, "failover")},
             {},
             "5 were diverted from a deployment that failed.",
+            "info",
+        ),
+        (
+            # As many were diverted from one as to it: that moves no share.
+            {"blue": answered(300, "failover"), "green": answered(300, "failover")},
+            {},
+            "Chance does not explain that.",
+            WARN,
+        ),
+        (
+            {"blue": answered(22)},
+            {"in_flight": {("chat", "green"): 4}},
+            "4 more are under way, and count when they end.",
             "info",
         ),
         (

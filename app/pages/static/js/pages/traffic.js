@@ -58,6 +58,8 @@ export async function mount(root, context) {
     wanted: "",
     /** @type {RequestHistory | null} */
     past: null,
+    /** @type {Map<string, Summary>} */
+    experiments: new Map(),
   };
 
   /**
@@ -129,15 +131,7 @@ export async function mount(root, context) {
         ),
       ),
       findings(endpoint),
-      endpoint.experiment
-        ? h(
-            "p",
-            {},
-            mark("info", "The experiment "),
-            h("a", { href: `#/experiments/${encodeURIComponent(endpoint.experiment)}` }, endpoint.experiment),
-            " compares these deployments.",
-          )
-        : null,
+      endpoint.experiment ? experimentOf(endpoint.experiment, state.experiments.get(endpoint.experiment)) : null,
       bars(endpoint),
       overTime(state.past, endpoint),
       table(`Deployments of ${name}`, heads(), rows(endpoint), { class: "stacked" }),
@@ -196,7 +190,7 @@ export async function mount(root, context) {
     return h(
       "p",
       { class: "failing" },
-      mark("bad", `${bad.length} of ${endpoints.length} endpoints ${bad.length === 1 ? "fails" : "fail"}: `),
+      mark("bad", `${bad.length} of ${endpoints.length} endpoints ${bad.length === 1 ? "has" : "have"} failures: `),
       bad
         .slice(0, NAMED)
         .map(({ endpoint: name }) =>
@@ -241,6 +235,16 @@ export async function mount(root, context) {
     if (state.overview !== null) draw();
   }
 
+  /** @param {AbortSignal} [signal] */
+  async function readExperiments(signal) {
+    if (!state.overview?.has_controller) return;
+    if (!state.overview.endpoints.some((/** @type {Endpoint} */ { experiment }) => experiment !== null)) return;
+    /** @type {{experiments: Summary[]}} */
+    const { experiments } = await api.get("/api/experiments", { signal });
+    state.experiments = new Map(experiments.map((experiment) => [experiment.experiment, experiment]));
+    draw();
+  }
+
   /** @param {string} range */
   function chooseRange(range) {
     state.range = range;
@@ -249,10 +253,12 @@ export async function mount(root, context) {
 
   /** @param {AbortSignal} [signal] */
   async function read(signal) {
+    const isFirst = state.overview === null;
     try {
       state.overview = await api.get("/api/overview", { signal });
       state.at = state.overview.at;
       state.problem = null;
+      if (isFirst) readExperiments(signal).catch(() => {}); // the next reading shows them
     } catch (error) {
       if (signal?.aborted) return;
       state.problem = error;
@@ -261,7 +267,7 @@ export async function mount(root, context) {
   }
 
   draw();
-  const ends = [poll(read), poll(readPast, { every: 10_000 })];
+  const ends = [poll(read), poll(readPast, { every: 10_000 }), poll(readExperiments, { every: 5_000 })];
   return () => ends.forEach((end) => end());
 }
 
@@ -270,6 +276,27 @@ function scope({ routers, window_s: window }) {
   const who = routers === null || routers === 1 ? "this router" : `one of ${routers} routers`;
   const since = window < 5 ? "since it started" : `in the last ${duration(window)}`;
   return `Counted by ${who} ${since}. Times come from histograms, so they are approximate.`;
+}
+
+/**
+ * What the experiment on an endpoint does: one that is paused compares nothing, and may have moved the traffic.
+ *
+ * @param {string} name
+ * @param {Summary | undefined} summary None: it is not known yet.
+ */
+function experimentOf(name, summary) {
+  const acting = summary?.acting;
+  const link = h("a", { href: `#/experiments/${encodeURIComponent(name)}` }, name);
+  if (acting && acting.state !== "running")
+    return h(
+      "p",
+      {},
+      mark(acting.cause === "alarm" || acting.cause === "harm" ? "bad" : "warn", "The experiment "),
+      link,
+      ` is ${acting.state}${acting.text ? `: ${acting.text}` : ""}`,
+    );
+  const alarms = summary?.alarms ? `, with ${count(summary.alarms, "alarm", "alarms")}` : "";
+  return h("p", {}, mark(alarms ? "warn" : "info", "The experiment "), link, ` compares these deployments${alarms}.`);
 }
 
 /**
