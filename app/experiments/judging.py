@@ -17,7 +17,7 @@ from app.experiments.analysis.feedback import Match
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.journal import JUDGED, JournalEntry
 from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
-from app.experiments.runs import ExperimentRun, loads_of, of_run
+from app.experiments.runs import ExperimentRun, history_until, loads_of, of_run
 from app.experiments.shadows import ShadowJudge
 from app.experiments.storage.columns import Bool, Columns, Exposures, OverdueColumns, RowColumns, StartColumns, Tables
 from app.experiments.storage.directory import AnalysisSnapshot, Gaps
@@ -115,6 +115,8 @@ class RunAnalysis:
     """Comparisons to be looked at while counting again, each with the Unix time."""
     loads: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
     """Observations to be made while counting again, with their Unix times."""
+    history_until: float = math.inf
+    """Of the records from before the run, only those from before this Unix time count."""
 
     def new_landmarks(self, now: float) -> list[JournalEntry]:
         """The analysis's landmarks as an entry of the journal, if they have changed."""
@@ -165,6 +167,7 @@ class RunAnalysis:
         if len(starts):
             self.analysis.add_starts(_within(starts, self.run.covers(starts.at)))
         if len(rows):
+            rows = _within(rows, (rows.at >= self.run.started_at) | (rows.at < self.history_until))
             self.analysis.add_rows(_within(rows, self.run.covers(rows.at)))
         if len(late):
             self.analysis.add_late(_within(late, self.run.covers(late.at)))
@@ -306,6 +309,7 @@ class Judges:
             waiting.recount()
             self.shadows.forget()
         former = {name: judged for name, judged in self.of.items() if name in config.experiments}
+        entries = self._keeper.entries
         new: dict[str, RunAnalysis] = {}
         for name in config.experiments:
             run = runs.get(name)
@@ -316,9 +320,11 @@ class Judges:
             if everything or name not in former or former[name].basis != basis:
                 analysis = self._new_analysis(name, own.experiments[name], own, self._tables, run.started_at)
                 analysis.intervene(interventions(run))
-                new[name] = RunAnalysis(run, basis, analysis, loads=loads_of(self._keeper.entries))
+                loads, until = loads_of(entries), history_until(entries, run)
+                new[name] = RunAnalysis(run, basis, analysis, loads=loads, history_until=until)
             else:
                 former[name].run = run
+                former[name].history_until = history_until(entries, run)
                 former[name].analysis.update(own)
         self.has_counted_all = self._replay(list(new.values()), now, shadows=everything) and self._keeper.is_open
         for name, judged in new.items():

@@ -25,7 +25,7 @@ from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.recordings import RecordingKeeper
-from app.experiments.runs import ExperimentRun, loads_of, looks_of, of_run, runs_of
+from app.experiments.runs import ExperimentRun, history_until, loads_of, looks_of, of_run, runs_of
 from app.experiments.storage import directory
 from app.experiments.storage.columns import Tables
 from app.experiments.storage.directory import exposures_of, scored
@@ -140,7 +140,8 @@ class RecordedLedger:
         config = self._config_of(run)
         analysis = self._new_analysis(run.name, config.experiments[run.name], config, tables, run.started_at)
         older = looks_of(self._contents.entries, run, self._at) if self._at is not None else {}
-        judged = RunAnalysis(run, None, analysis, looks=older, loads=loads_of(self._entries))
+        loads, until = loads_of(self._entries), history_until(self._entries, run)
+        judged = RunAnalysis(run, None, analysis, looks=older, loads=loads, history_until=until)
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)

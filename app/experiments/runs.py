@@ -4,6 +4,7 @@ A configuration of one experiment alone, where the real one is not available: as
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from app.config.experiments import Experiment, is_active
 from app.config.schema import TASKS, Config, parse
-from app.experiments.contract.journal import LOAD, LOOKS, JournalEntry
+from app.experiments.contract.journal import LOAD, LOOKS, JournalEntry, divided_since
 from app.experiments.storage.columns import F64, Bool
 
 BEGUN, CHANGED, STATE = "run_begun", "run_changed", "run_state"
@@ -69,6 +70,16 @@ def looks_of(entries: Sequence[JournalEntry], run: ExperimentRun, at: float) -> 
 def loads_of(entries: Iterable[JournalEntry]) -> list[tuple[float, Mapping[str, Any]]]:
     """The routers and replicas that were observed, each with the Unix time."""
     return [(entry.at, entry.detail) for entry in entries if entry.kind == LOAD]
+
+
+def history_until(entries: Iterable[JournalEntry], run: ExperimentRun) -> float:
+    """The Unix time from which a unit's requests hold what an arm may have left behind.
+
+    A unit whose arm an earlier plan drew, of this run or another, is likely to have the same one again, and goes on as
+    that arm has left it (with longer conversations, say) while one deployment has all of the traffic. Labels of mode
+    `aa` are no arms that a unit could have met.
+    """
+    return math.inf if run.experiment.mode == "aa" else divided_since(entries, run.experiment.endpoint)
 
 
 def unit_of(experiment: Experiment, config: Config) -> str:

@@ -84,6 +84,16 @@ def history(entries: Iterable[JournalEntry], endpoint: str) -> list[PlanEntry]:
     return [plan for plan in _plans(entries) if plan.endpoint == endpoint][::-1]
 
 
+def divided_since(entries: Iterable[JournalEntry], endpoint: str) -> float:
+    """When a plan first divided the endpoint's traffic between deployments, in Unix seconds; inf: none has."""
+    divided = (plan for plan in _plans(entries) if plan.endpoint == endpoint and _divides(plan))
+    return min((plan.since for plan in divided), default=math.inf)
+
+
+def _divides(plan: PlanEntry) -> bool:
+    return sum(weight > 0 for weight in plan.weights.values()) > 1
+
+
 def replaced(entries: Iterable[JournalEntry], config: Config) -> list[Replaced]:
     """Weights that running conversations follow by the journal, where the present plan does not list all of them in
     their order: it came with a file, or after one. The journal must have the plans of `config`.

@@ -84,7 +84,7 @@ class Life:
 
     def _remember(self, world: World, before: int) -> None:
         self.clock.now = START - 3 * DAY_S
-        controller = controller_of(self.directory, declared(state="draft"), self.clock)
+        controller = controller_of(self.directory, declared((100, 0), state="draft"), self.clock)
         for batch in batches(world.tables, world.before(before), 500):
             self.clock.now = max(self.clock.now, *(row.at + row.duration_s for row in batch.rows))
             controller.ingest(encode(replace(batch, router="router-b", sent_at=self.clock.now)))
