@@ -14,6 +14,7 @@ from tests.simulation import (
     feedback,
     flaps,
     guardrails,
+    large_users,
     plans,
     quantiles,
     ramps,
@@ -68,6 +69,15 @@ def test_a_rare_value_that_a_small_arm_has_not_met_makes_no_verdict_false(
     assert sequence <= 0.05
     if own is not None:
         assert own >= 0.05
+
+
+@pytest.mark.parametrize("large", large_users.LARGE)
+def test_a_few_users_with_large_prompts_make_no_verdict_false(executor: Executor, large: int) -> None:
+    assert large_users.rejections(executor, large, 200) <= 0.05
+
+
+def test_a_few_users_in_a_stratum_of_their_own_would_make_verdicts_false(executor: Executor) -> None:
+    assert large_users.rejections(executor, 3, 200, merge=False) >= 0.08
 
 
 @pytest.mark.parametrize("row", verdicts.ROWS, ids=lambda row: row.name)

@@ -96,13 +96,10 @@ class RawValues:
         kept = (arm == 0) | (arm == treatment)
         if without_minutes is not None:
             kept &= ~np.isin(self._minute.values, without_minutes)
-        _, unit = np.unique(self._unit.values[kept], return_inverse=True)
-        return (
-            self._value.values[kept],
-            unit.astype(np.int64),
-            within(strata[self._stratum.values[kept]], self._unit.values[kept], codes),
-            (arm[kept] != 0).astype(np.int64),
-        )
+        units, inverse = np.unique(self._unit.values[kept], return_inverse=True)
+        unit, treated = inverse.astype(np.int64), (arm[kept] != 0).astype(np.int64)
+        code = None if codes is None else codes(units)[unit]
+        return self._value.values[kept], unit, within(strata[self._stratum.values[kept]], code, unit, treated), treated
 
     def of_arm(self, arm: int) -> Floats:
         """The values of one arm."""
@@ -350,9 +347,10 @@ class SufficientStatistics:
         if values is None:
             return None
         stratum = bands_of(treatment, self._arms.weights, exposures.weights[which]).astype(np.int32)
-        if self._by_size:
-            stratum = within(stratum, exposures.unit[which], self._codes)
-        return Covariates(unit[which], stratum, (exposures.arm[which] != 0).astype(np.int64), values)
+        treated = (exposures.arm[which] != 0).astype(np.int64)
+        if self._by_size and self._codes is not None:
+            stratum = within(stratum, self._codes(exposures.unit[which]), unit[which], treated)
+        return Covariates(unit[which], stratum, treated, values)
 
     def _before(self, column: int, units: Hashes) -> Floats | None:
         """The covariates of units: shape (units, covariates)."""
@@ -456,9 +454,10 @@ class SufficientStatistics:
                 if measure.kind != "proportion" or min(inside.x.sum(0).min(), outside.x.sum(0).min()) >= FEW:
                     yield subgroup, look_of_requests(inside, scale), look_of_requests(outside, scale)
             return
-        lines = self._cells.lines(column, self.strata_for(treatment), treatment, None, self._codes)
+        lines = self._cells.lines(column, self.strata_for(treatment), treatment)
         codes = self._cells.line_codes(lines, self._subgroups.codes)
-        for subgroup, *parts in self._subgroups.split_lines(lines, codes):
+        declared = None if self._codes is None else self._cells.line_codes(lines, self._codes)
+        for subgroup, *parts in self._subgroups.split_lines(lines, codes, declared):
             if measure.kind != "proportion" or min(events for part in parts for events in events_of(part)) >= FEW:
                 within_, others = (look(part, scale) if len(part.unit) else None for part in parts)
                 yield subgroup, within_, others

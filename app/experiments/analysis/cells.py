@@ -32,7 +32,7 @@ from app.experiments.analysis.arrays import (
     kept_share,
     mix,
 )
-from app.experiments.statistics.look import Moments, UnitSums
+from app.experiments.statistics.look import Moments, UnitSums, merged
 from app.experiments.storage.columns import I32, RowColumns
 
 # Only what was known before a unit met its arm may be a stratum. A conversation's later prompts hold the arm's own
@@ -85,14 +85,15 @@ class FirstRequests:
         return len(np.unique(self._strata.without_sizes[np.flatnonzero(self._first.counts[:, 0] > 0)]))
 
 
-def within(stratum: I32, units: Hashes, codes: CodesOf | None) -> I32:
-    """The strata of lines, split by the units' codes: again codes without large gaps."""
-    if codes is None or not len(stratum):
+def within(stratum: I32, code: I32 | None, unit: Ints, arm: NDArray[np.integer]) -> I32:
+    """The strata of lines, split by their units' codes where both arms have enough units (`merged`): again codes
+    without large gaps. `arm`: 0 control, 1 the treatment.
+    """
+    if code is None or not len(stratum):
         return stratum
-    code = codes(units)
     split = stratum.astype(np.int64) * (int(code.max()) + 1) + code
     inverse: NDArray[np.intp] = np.unique(split, return_inverse=True)[1].reshape(-1)
-    return inverse.astype(np.int32)
+    return np.asarray(merged(inverse.astype(np.int32), stratum, unit, arm), np.int32)
 
 
 class Strata:
@@ -295,11 +296,12 @@ class UnitTable:
             d[where] -= without._d.values[rows, metric]
         arm = self._arm.values
         kept = (n > 0) & ((arm == 0) | (arm == treatment))
-        unit = self._unit.values[kept]
+        unit, treated = self._unit.values[kept], (arm[kept] != 0).astype(np.int64)
+        code = None if codes is None else codes(self._units.keys[unit])
         return UnitSums(
             unit,
-            within(strata[self._stratum.values[kept]], self._units.keys[unit], codes),
-            (arm[kept] != 0).astype(np.int64),
+            within(strata[self._stratum.values[kept]], code, unit, treated),
+            treated,
             n[kept].astype(np.float64),
             x[kept],
             d[kept],
@@ -331,7 +333,8 @@ class UnitTable:
         rows = rows[np.argsort(self._unit.values[rows], kind="stable")]
         units, unit = np.unique(self._unit.values[rows], return_inverse=True)
         n, x, d = (column.values[rows, metric] for column in (self._n, self._x, self._d))
-        stratum = within(strata[self._stratum.values[rows]], self._units.keys[self._unit.values[rows]], codes)
+        code = None if codes is None else codes(self._units.keys[self._unit.values[rows]])
+        stratum = within(strata[self._stratum.values[rows]], code, unit, self._arm.values[rows] != 0)
         arm = np.zeros(len(rows), np.int64)
         return UnitSums(unit, stratum, arm, n.astype(np.float64), x, d), self._units.keys[units]
 
@@ -523,12 +526,16 @@ class SubgroupCells:
         assert self._first is not None, "units come back"
         return self._first.groups(units, unknown=-1)
 
-    def split_lines(self, lines: UnitSums, codes: I32) -> Iterator[tuple[Subgroup, UnitSums, UnitSums]]:
-        """The lines of each subgroup's units, and of the others. `codes`: each line's."""
+    def split_lines(
+        self, lines: UnitSums, codes: I32, declared: I32 | None
+    ) -> Iterator[tuple[Subgroup, UnitSums, UnitSums]]:
+        """The lines of each subgroup's units, and of the others. `codes`: each line's; `declared` splits each part's
+        strata, as in `within`.
+        """
         known = codes >= 0
         for subgroup, of_code in self._each():
             inside = known & of_code[codes]
-            yield subgroup, _taken(lines, inside), _taken(lines, known & ~inside)
+            yield subgroup, _taken(lines, inside, declared), _taken(lines, known & ~inside, declared)
 
     def split_moments(self, column: int, treatment: int, weights: Ints) -> Iterator[tuple[Subgroup, Moments, Moments]]:
         """The moments of each subgroup's requests, and of the others. `weights`: as in `Arms`."""
@@ -551,5 +558,7 @@ def events_of(lines: UnitSums) -> Sequence[float]:
     return [float(lines.x[lines.arm == arm].sum()) for arm in (0, 1)]
 
 
-def _taken(lines: UnitSums, which: NDArray[np.bool_]) -> UnitSums:
-    return UnitSums._make(column[which] for column in lines)
+def _taken(lines: UnitSums, which: NDArray[np.bool_], declared: I32 | None) -> UnitSums:
+    taken = UnitSums._make(column[which] for column in lines)
+    code = None if declared is None else declared[which]
+    return taken._replace(stratum=within(taken.stratum.astype(np.int32), code, taken.unit.astype(np.int64), taken.arm))

@@ -38,6 +38,9 @@ LookScale = Literal["ratio", "difference"]
 MIN_UNITS = 30
 """The number of units that each arm must have before any claim."""
 
+MIN_IN_STRATUM = 10
+"""The number of units that each arm must have in a stratum of its own (`merged`)."""
+
 MIN_VARYING = 10.0
 """A covariate adjusts once its variance in each arm is spread over as many units (`_units_that_vary`)."""
 
@@ -270,6 +273,34 @@ def _degrees(variances: Floats, free: Floats) -> float:
 
 def _sums(codes: Codes, values: Floats, size: int = 0) -> Floats:
     return np.asarray(np.bincount(codes, values, size), dtype=np.float64)
+
+
+def _units_of(stratum: Codes, unit: Codes, arm: Codes) -> Floats:
+    """The distinct units of each stratum and arm: shape (strata, 2)."""
+    width = int(unit.max()) + 1
+    distinct = np.unique((2 * stratum.astype(np.int64) + arm) * width + unit)
+    return _sums(distinct // width, np.ones(len(distinct)), 2 * (int(stratum.max()) + 1)).reshape(-1, 2)
+
+
+def merged(stratum: Codes, within: Codes, unit: Codes, arm: Codes) -> Codes:
+    """The strata of lines, without those in which an arm has fewer than `MIN_IN_STRATUM` units: all these together are
+    one, or part of the largest if they are still too few. Only strata `within` the same one are merged, and none
+    that an arm lacks: these do not count.
+
+    A unit that is nearly alone in its stratum and arm hardly differs from their mean, however much it differs from
+    other units: the variance would miss it.
+    """
+    units = _units_of(stratum, unit, arm)
+    fewest = units.min(axis=1)
+    few, enough = (fewest > 0) & (fewest < MIN_IN_STRATUM), fewest >= MIN_IN_STRATUM
+    wider = np.zeros(len(units), np.int64)
+    wider[stratum] = within
+    becomes = np.arange(len(units))
+    for code in np.unique(wider[few]).tolist():
+        small, others = (np.flatnonzero((wider == code) & which) for which in (few, enough))
+        alone = units[small].sum(axis=0).min() >= MIN_IN_STRATUM or not len(others)
+        becomes[small] = small[0] if alone else others[fewest[others].argmax()]
+    return np.asarray(np.unique(becomes, return_inverse=True)[1].reshape(-1)[stratum], stratum.dtype)
 
 
 def sum_of_squares(values: Floats) -> float:

@@ -17,6 +17,7 @@ from app.experiments.analysis.cells import (
     FirstRequests,
     Strata,
     UnitTable,
+    within,
 )
 from app.experiments.statistics.look import Estimate, Moments, look, look_of_requests
 from tests.simulation import reports
@@ -220,6 +221,28 @@ def test_hour_dialect_and_stream_are_strata_where_declared() -> None:
     assert len({first, hour, dialect, whole}) == 4
     assert Strata(("hour",)).of(rows, zeros).tolist() == [0, 1, 0, 0, 0]
     assert Strata(()).of(rows, zeros).tolist() == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strata"),
+    [
+        ([20, 20, 20], [0, 1, 2]),
+        ([40, 6, 20], [0, 0, 1]),  # too few for a stratum of their own: with the largest
+        ([40, 12, 12], [0, 1, 1]),  # enough together
+        ([6, 6, 6], [0, 0, 0]),
+    ],
+)
+def test_units_are_compared_within_declared_strata_that_have_ten_units_of_each_arm(
+    sizes: list[int], strata: list[int]
+) -> None:
+    code = np.repeat(np.arange(3, dtype=np.int32), sizes)
+    unit = np.arange(len(code))
+    stratum = within(np.zeros(len(code), np.int32), code, unit, unit % 2)
+    assert stratum[np.cumsum(sizes) - 1].tolist() == strata
+    again = [np.tile(column, 2) for column in (code, unit, unit % 2)]
+    shares = np.repeat(np.arange(2, dtype=np.int32), len(code))
+    both = within(shares, *again)
+    assert both.tolist() == [*stratum, *(stratum + 1 + max(strata))]  # requests change nothing, and shares stay apart
 
 
 def test_plans_with_the_same_share_are_one_stratum_for_a_treatment() -> None:
