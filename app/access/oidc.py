@@ -167,9 +167,11 @@ def read_endpoints(discovery: Mapping[str, Any]) -> SignInEndpoints:
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """The console's sign-in settings. `credentials`: keys or tokens are checked at all; `oidc`: the issuer's."""
+    """The console's sign-in settings. `credentials`: keys or tokens are checked at all; `required`: nothing is served
+    without one; `oidc`: the issuer's."""
 
     credentials: bool
+    required: bool
     oidc: Mapping[str, Any] | None
 
 

@@ -134,7 +134,7 @@ class Console:
     async def sign_in(self, request: Request) -> Response:
         """The ways to sign in to the console. It needs no credential: a page that has none reads it."""
         found = await self._access.sign_in()
-        document = {"credentials": found.credentials, "oidc": found.oidc}
+        document = {"credentials": found.credentials, "required": found.required, "oidc": found.oidc}
         return JSONResponse(document, headers={"cache-control": "no-store"})
 
 

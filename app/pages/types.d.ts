@@ -89,6 +89,8 @@ interface Oidc {
 
 interface Ways {
   credentials: boolean;
+  /** Whether nothing is served without a key; null: unknown. */
+  required: boolean | null;
   oidc: Oidc | null;
 }
 

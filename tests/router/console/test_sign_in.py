@@ -263,6 +263,7 @@ def test_the_sign_in_settings_are_public_facts_only(rig: Rig, issuer: SignInProv
     assert answer.headers["cache-control"] == "no-store"
     assert answer.json() == {
         "credentials": True,
+        "required": True,
         "oidc": {
             "issuer": issuer.url,
             "authorization_endpoint": f"{issuer.url}/authorize",
@@ -282,4 +283,4 @@ def test_the_sign_in_settings_are_public_facts_only(rig: Rig, issuer: SignInProv
     after = httpx.get(f"{rig.url}/ui", headers={"if-none-match": before})
     assert after.status_code == 200, "the policy has changed, so the page has"
     assert "connect-src 'self';" in after.headers["content-security-policy"]
-    assert httpx.get(f"{rig.url}/ui/sign-in").json() == {"credentials": True, "oidc": None}
+    assert httpx.get(f"{rig.url}/ui/sign-in").json() == {"credentials": True, "required": True, "oidc": None}

@@ -2,7 +2,7 @@
 
 import { Api } from "/ui/static/js/api.js";
 import { describe, framed } from "/ui/static/js/frame.js";
-import { waysToSignIn } from "/ui/static/js/sign_in.js";
+import { isKeyRequired, waysToSignIn } from "/ui/static/js/sign_in.js";
 import { CHANGED, isDark } from "/ui/static/js/theme.js";
 
 const dark = () => document.documentElement.classList.toggle("dark-mode", isDark());
@@ -14,6 +14,7 @@ document.querySelector('nav a[href="/docs"]')?.setAttribute("aria-current", "pag
 const api = new Api(
   async () => false,
   () => {},
+  isKeyRequired,
 );
 
 /**

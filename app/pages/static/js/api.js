@@ -25,7 +25,8 @@ export class ApiError extends Error {
 
 /**
  * `signIn(message)` asks the visitor for a key, and resolves to whether there is one now. `lost(message)` is called
- * when the present key no longer works; `message`, if any, is for the visitor.
+ * when the present key no longer works; `message`, if any, is for the visitor. `isKeyRequired()`: whether the server
+ * answers nothing without a key. It is then not asked without one: it counts such requests, which may be an attack.
  */
 export class Api {
   #key = sessionStorage.getItem(STORED);
@@ -35,16 +36,19 @@ export class Api {
   #lapsed = "";
   #signIn;
   #lost;
+  #isKeyRequired;
   /** @type {Promise<boolean> | null} */
   #asking = null;
 
   /**
    * @param {(message: string) => Promise<boolean>} signIn
    * @param {(message?: string) => void} lost
+   * @param {() => Promise<boolean>} isKeyRequired
    */
-  constructor(signIn, lost) {
+  constructor(signIn, lost, isKeyRequired) {
     this.#signIn = signIn;
     this.#lost = lost;
+    this.#isKeyRequired = isKeyRequired;
   }
 
   get hasKey() {
@@ -166,6 +170,11 @@ export class Api {
    */
   async fetch(path, { method = "GET", headers = {}, body, signal, timeout = TIMEOUT_MS, sent = () => {} } = {}) {
     for (;;) {
+      if (this.#key === null && (await this.#isKeyRequired())) {
+        if (this.#key === null && !(await this.ask(this.#lapsed)))
+          throw new ApiError(401, "Nothing is shown here before you have signed in");
+        continue;
+      }
       const [used, authorization] = [this.#key, this.authorization];
       const limit = timeout === null ? undefined : AbortSignal.timeout(timeout);
       const signals = [signal, limit].filter((one) => one !== undefined);

@@ -3,7 +3,7 @@
 import { Api } from "./api.js";
 import { find, h } from "./dom.js";
 import { describe, framed } from "./frame.js";
-import { askForKey, exchange, returned, waysToSignIn } from "./sign_in.js";
+import { askForKey, exchange, isKeyRequired, returned, waysToSignIn } from "./sign_in.js";
 
 const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "glossary"]);
 const main = find(document, "#main");
@@ -22,10 +22,14 @@ async function signIn(message = "") {
   return true;
 }
 
-const api = new Api(signIn, (message) => {
-  drawButton();
-  if (message) announce(message);
-});
+const api = new Api(
+  signIn,
+  (message) => {
+    drawButton();
+    if (message) announce(message);
+  },
+  isKeyRequired,
+);
 
 /**
  * Completes a sign-in after the issuer's redirect.

@@ -18,7 +18,18 @@ export async function waysToSignIn() {
   } catch {
     // The dialog then asks only for a key.
   }
-  return { credentials: true, oidc: null };
+  return { credentials: true, required: null, oidc: null };
+}
+
+/** @type {Promise<Ways> | null} */
+let known = null;
+
+/** Whether this server answers nothing without a key: false where that is not known. It is asked once per visit. */
+export async function isKeyRequired() {
+  known ??= waysToSignIn();
+  const { required } = await known;
+  if (required === null) known = null;
+  return required ?? false;
 }
 
 /**
