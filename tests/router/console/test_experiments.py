@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from app.errors import Conflict
 from app.experiments.contract.journal import JournalEntry
@@ -306,6 +306,27 @@ async def test_a_decision_shows_its_dry_run_and_needs_a_reason(
     (made,) = compared.controller.decisions
     assert (made["action"], made["reason"], made["revision"]) == (action, "I looked at it", 7)
     assert made.get("treatment") == (GREEN if action == "promote" else None)
+
+
+async def test_who_may_not_decide_sees_no_button_from_the_first_paint_on(
+    compared: Compared, open_page: OpenPage
+) -> None:
+    page, _ = await open_page(compared.url)
+
+    async def of_a_viewer(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(response=answer, json={**await answer.json(), "manages": False, "operates": []})
+
+    async def never(_: Route) -> None:
+        """What the page reads after its first paint does not arrive."""
+
+    await page.route("**/api/me", of_a_viewer)
+    await page.route("**/traffic/history", never)
+    await page.route("**/api/overview", never)
+    await page.goto(EXPERIMENT)
+    await expect(page.get_by_text("Only managers and the operators of")).to_be_visible()
+    for label in ("Pause", "Roll back", "Promote", "Stop"):
+        await expect(page.get_by_role("button", name=label)).to_have_count(0)
 
 
 async def test_each_of_several_treatments_can_be_promoted(compared: Compared, open_page: OpenPage) -> None:

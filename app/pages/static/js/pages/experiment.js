@@ -39,7 +39,8 @@ export async function mount(root, context) {
     plans: [],
     /** @type {Occurrence[]} */
     events: [],
-    why: "",
+    /** @type {readonly string[] | null} */
+    operated: null, // the endpoints whose experiments the visitor decides on
     said: "",
   };
   const plot = chart();
@@ -52,6 +53,8 @@ export async function mount(root, context) {
   async function read(signal) {
     try {
       const { data, etag } = await api.read(path, { signal });
+      // No button that the visitor may not press, not even at first.
+      state.operated ??= (await api.get("/api/me", { signal })).operates;
       Object.assign(state, { summary: data, etag, missing: false });
       if (data.decision === null || data.decision === undefined) state.report = null;
       else if (Date.now() / 1000 >= state.due) {
@@ -81,7 +84,7 @@ export async function mount(root, context) {
   }
 
   /**
-   * Reads what rarely changes: the plans, and whether this key may decide.
+   * Reads what rarely changes: the plans, and where this key may decide.
    *
    * @param {AbortSignal} [signal]
    */
@@ -89,14 +92,9 @@ export async function mount(root, context) {
     try {
       const endpoint = state.summary?.endpoint ?? (await api.get(path, { signal })).endpoint;
       state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
-      /** @type {Overview} */
-      const { endpoints } = await api.get("/api/overview", { signal });
-      const decides = endpoints.some((visible) => visible.endpoint === endpoint && visible.may_operate);
-      state.why = decides
-        ? ""
-        : `Only managers and the operators of ${endpoint} decide on its experiments; your key can view them.`;
+      state.operated = (await api.get("/api/me", { signal })).operates;
     } catch {
-      // They are marks in a chart and a hint: the page is correct without them.
+      // They are marks in a chart, and the rights of before: the page is correct without them.
     }
   }
 
@@ -239,7 +237,12 @@ export async function mount(root, context) {
             "It has stopped: to test further, declare another experiment in the configuration file.",
           )
         : null;
-    if (state.why) return h("p", { class: "hint" }, state.why);
+    if (!state.operated?.includes(summary.endpoint))
+      return h(
+        "p",
+        { class: "hint" },
+        `Only managers and the operators of ${summary.endpoint} decide on its experiments; your key can view them.`,
+      );
     /** @param {number} index */
     const isUsual = (index) => index === 0 && !hasFailed(summary);
     return h(
