@@ -242,7 +242,7 @@ def _end_of_pause(state: State, facts: RolloutInput, now: float) -> str:
         share = sum(facts.traffic[name] for name in harmful)
         return f"a manager rolls back or resumes; {' and '.join(harmful)} still {has} {share} % of the traffic"
     until = f"{words.moment(state.until, now)}, or until " if state.until is not None else ""
-    return f"nothing until {until}a manager resumes"
+    return f"nothing until {until}somebody resumes it"
 
 
 def _harmful(state: State, facts: RolloutInput) -> list[str]:

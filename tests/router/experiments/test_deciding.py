@@ -106,7 +106,7 @@ def test_the_command_decides_and_the_metrics_say_so(ramped: RampRig, capsys: pyt
     shown = capsys.readouterr()
     assert "Now: running, green has 1 % of the traffic (step 1)." in shown.err
     assert "Now: paused, green has 1 % of the traffic (step 1)." in shown.out
-    assert "until a manager resumes" in shown.out
+    assert "until somebody resumes it" in shown.out
     metrics = httpx.get(f"{ramped.url}/metrics").text
     assert 'switchyard_experiment_state{endpoint="chat",experiment="first",state="paused"} 1.0' in metrics
     assert 'switchyard_experiment_step{endpoint="chat",experiment="first"} 1.0' in metrics

@@ -121,7 +121,7 @@ function inWords(action, { acting, control, treatments }, treatment) {
     advance:
       `The treatments get ${acting?.next_share}\u00a0% of the traffic instead of ${acting?.share}\u00a0%, ` +
       "without waiting for the step's conditions.",
-    pause: "Nothing advances until a manager resumes it. The traffic stays as it is.",
+    pause: "Nothing advances until somebody resumes it. The traffic stays as it is.",
     rollback: `${control} gets the traffic of ${list(treatments)}, and the ${hasRamp ? "ramp" : "experiment"} pauses.`,
     promote: `${treatment} gets all the traffic that the holdout leaves, and the experiment ends.`,
     stop: "The experiment ends. The traffic stays as it is.",

@@ -29,9 +29,10 @@ export function keyTable(document, actions) {
     h(
       "p",
       { class: "hint", key: "keys-days" },
-      `Requests in ${document.days} days: all that came with the key, to all routers, `,
-      "also those that named no endpoint. ",
-      "A day is one in UTC, and today's number is some seconds old.",
+      `Requests in ${document.days} days: all for models that came with the key, to all routers, `,
+      "also those that named no endpoint. Calls of the API that this console uses are none of them. ",
+      "A day is one in UTC, and today's number is some seconds old. ",
+      keys.some((key) => key.uses === null) ? "At present the controller of experiments does not say." : "",
     ),
     keys.length
       ? table(
@@ -81,7 +82,8 @@ function row(key, document, actions) {
       isOver ? mark("bad", `ended ${moment(expires)}`) : (moment(expires) ?? "never"),
       previous === null ? null : h("div", { class: "hint small" }, `previous secret: ${moment(previous)}`),
     ]),
-    cell("Last used", moment(last_used) ?? "never"),
+    // It is known to the minute, in which the key may have been made.
+    cell("Last used", last_used === null ? "never" : moment(Math.max(last_used, created_at ?? 0))),
     cell(`Requests in ${document.days} days`, uses(key)),
     cell(
       "Actions",
@@ -124,7 +126,7 @@ const LIMITS = {
 
 /** @param {ApiKey} key */
 function uses({ uses: days }) {
-  if (days === null) return [or(null), h("div", { class: "hint small" }, "the controller of experiments does not say")];
+  if (days === null) return or(null);
   if (!days.length) return "none";
   const requests = days.map((day) => day.requests);
   const sum = (/** @type {keyof DailyUse} */ field) => days.reduce((total, day) => total + day[field], 0);

@@ -13,7 +13,7 @@ const MARKS = { same: ["span", null], removed: ["del", "removed: "], added: ["in
 export function comparison(answers) {
   const chosen = [answers[0], answers[1]];
   const said = h("p", { role: "status" });
-  const text = h("div", { class: "diff" });
+  const text = h("div", { class: "diff", tabindex: "0", role: "region", "aria-label": "Differences" });
   /**
    * @param {number} at
    * @param {string} label

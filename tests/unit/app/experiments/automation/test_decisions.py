@@ -60,7 +60,7 @@ async def test_a_pause_keeps_the_traffic_and_resume_goes_on_from_there(tmp_path:
     stage = stage_at(tmp_path, ramp=RAMP)
     acting = accepted(stage, "pause")
     assert (acting["state"], acting["cause"], acting["text"]) == ("paused", "decision", "pause by alice: it is time")
-    assert stage.ask("/report")["next"] == "Next: nothing until a manager resumes. Pause by alice: it is time."
+    assert stage.ask("/report")["next"] == "Next: nothing until somebody resumes it. Pause by alice: it is time."
     assert "paused already" in refusal(stage, "pause")
     assert "resume it" in refusal(stage, "advance")
     stage.send(blue=380, green=20)

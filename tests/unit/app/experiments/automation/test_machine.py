@@ -182,7 +182,7 @@ def test_the_reason_of_a_pause_is_about_its_time_so_that_no_later_interval_denie
     paused, _ = at(LATER, given, RUNNING)
     assert paused.text == f"{said} in ttft at 1 Jan 00:16 (+10.0 % to +30.0 %)"
     undecided = ready(primary=[replace(compared("undecided"), effect=replace(effect, lower=-0.1))])
-    assert next_sentence(paused, undecided, LATER + 1e5) == f"Next: nothing until a manager resumes. {paused.text}."
+    assert next_sentence(paused, undecided, LATER + 1e5) == f"Next: nothing until somebody resumes it. {paused.text}."
 
 
 @pytest.mark.parametrize("given", [ready(primary=[compared("worse")]), ready(guardrails=[alarmed("pause")])])
@@ -193,7 +193,7 @@ def test_a_pause_for_harm_says_how_much_traffic_it_leaves_to_the_harmful(given: 
     still = f"Next: a manager rolls back or resumes; green still has {left} % of the traffic."
     assert next_sentence(state, given, LATER).startswith(still)
     gone = dataclasses.replace(given, traffic={"blue": 100, "green": 0})
-    assert next_sentence(state, gone, LATER).startswith("Next: nothing until a manager resumes.")
+    assert next_sentence(state, gone, LATER).startswith("Next: nothing until somebody resumes it.")
 
 
 def test_a_worse_primary_rolls_back_if_configured() -> None:
