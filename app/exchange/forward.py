@@ -50,7 +50,7 @@ from app.errors import (
 from app.exchange.continuation import ContinuedStream, DeliveredStream
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
-from app.exchange.request import check_engine_params, check_resumed, check_salt, impossible
+from app.exchange.request import check_engine_params, check_resumed, check_salt, check_token_ids, impossible
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
@@ -277,6 +277,7 @@ class Attempt:
             return
         # Whichever dialect has passed the parameter.
         check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
+        check_token_ids(exchange.call, request.body)
         exchange.record.max_tokens = max_tokens(request.body)
         self._observer.sent(request, after_lookups=self._has_looked_up)
         salted = self._salted(request)

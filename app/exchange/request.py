@@ -342,6 +342,42 @@ def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint |
             )
 
 
+# Contract: vLLM 0.29, which puts these ids into sets and dictionaries. Python's hash of an integer is its value modulo
+# 2**61 - 1, so that a few thousand longer ones of one hash hold an engine, and all that it serves, for minutes.
+
+_TOKEN_IDS: Mapping[str, int] = {
+    "allowed_token_ids": 2**20,  # no vocabulary has more
+    "logit_bias": 4096,
+    "logprob_token_ids": 4096,
+    "stop_token_ids": 4096,
+}
+"""vLLM's fields that hold token ids, `logit_bias` as names, and the most of them."""
+
+_MOST_TOKEN_ID = 2**31 - 1
+_TOKEN_ID = re.compile(r"[0-9]{1,10}")
+
+
+def check_token_ids(call: Call, body: Mapping[str, Any]) -> None:
+    """Raises BadRequest, under the client's name for the field, if a field of the vLLM request `body` holds too many
+    token ids, or a value that is none."""
+    for field in _TOKEN_IDS.keys() & body.keys():
+        ids, most, name = body[field], _TOKEN_IDS[field], call.field_names.get(field, field)
+        if not isinstance(ids, list | dict):  # None, or vLLM rejects it
+            continue
+        if len(ids) > most:
+            raise BadRequest(f"{name}: has {len(ids)} token ids, at most {most} are allowed", param=name)
+        if not all(map(_is_spelt_token_id if isinstance(ids, dict) else _is_token_id, ids)):
+            raise BadRequest(f"{name}: a token id is an integer from 0 to {_MOST_TOKEN_ID}", param=name)
+
+
+def _is_token_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST_TOKEN_ID
+
+
+def _is_spelt_token_id(name: str) -> bool:
+    return _TOKEN_ID.fullmatch(name) is not None and int(name) <= _MOST_TOKEN_ID
+
+
 def check_resumed(call: Call, model: Model, content_filter: ContentFilter | None) -> None:
     """Raises BadRequest if the model's deployment cannot continue the call's stream after the tokens that its client
     has, or their text is blocked."""

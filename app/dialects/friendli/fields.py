@@ -221,7 +221,7 @@ class Completions(GenerationFields):
     stop_tokens: list[TokenSequence] = Field(
         default=[], description="any id in any of the sequences stops; excluded from the answer"
     )
-    token_index_to_replace: list[Annotated[int, Field(ge=0)]] = Field(
+    token_index_to_replace: list[TokenId] = Field(
         default=[], description="by the deployment, with `embedding_to_replace`"
     )
     tokens: list[TokenId] = Field(default=[], description="the prompt as ids")

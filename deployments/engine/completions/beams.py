@@ -139,7 +139,7 @@ async def _joined(outputs: Outputs) -> Outputs:
     yield joined
 
 
-TokenId = Annotated[int, Field(ge=0, strict=True)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
 TokenSequence = Annotated[list[TokenId], Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED, strict=True)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -166,7 +166,7 @@ class BeamSearch(_Part):
 class ReplacedEmbeddings(_Part):
     """Embeddings for some tokens of the prompt. `values` holds one after the other: hidden_size numbers per index."""
 
-    indices: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1)
+    indices: list[TokenId] = Field(min_length=1)
     values: list[Finite]
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Engine parameters that only the operator may open to callers."""
+"""Engine parameters that only the operator may open to callers, and those that hold token ids."""
 
 from typing import Any
 
@@ -92,3 +92,37 @@ def test_allowed_transfer_parameters_reach_the_engine_as_they_are(rig: Rig) -> N
         assert post(rig, "openai, chat", **{name: value}).status_code == 200
         assert rig.blue.requests[-1][name] == value
     assert post(rig, "openai, chat", priority=1).status_code == 400
+
+
+TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "logit_bias")
+ONE_HASH = [number * (2**61 - 1) + 5 for number in (1, 2, 3)]
+
+
+def as_field(name: str, ids: list[Any]) -> Any:
+    return {str(token_id): 1 for token_id in ids} if name == "logit_bias" else ids
+
+
+@pytest.mark.parametrize("way", sorted(way for way in WAYS if WAYS[way][1]["model"] != "embed"))
+@pytest.mark.parametrize("name", TOKEN_IDS)
+def test_no_dialect_passes_integers_that_are_no_token_ids(rig: Rig, way: str, name: str) -> None:
+    for ids in (ONE_HASH, [-1], [2**31], [5] * 3 + [10**30]):
+        answer = post(rig, way, **{name: as_field(name, ids)})
+        assert not any(name in body for body in sent(rig))
+        assert answer.status_code in (200, 400, 422)
+
+
+@pytest.mark.parametrize("name", TOKEN_IDS)
+def test_values_that_are_no_token_ids_are_rejected_by_name(rig: Rig, name: str) -> None:
+    for ids in (ONE_HASH, [str(2**62)], ["5 "], [""]):
+        answer = post(rig, "openai, chat", **{name: as_field(name, ids)})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+        assert "0 to 2147483647" in answer.json()["error"]["message"]
+    assert sent(rig) == []
+
+
+def test_a_request_has_as_many_token_ids_as_an_engine_bears(rig: Rig) -> None:
+    for name, most in (("stop_token_ids", 4096), ("logit_bias", 4096)):
+        assert post(rig, "openai, chat", **{name: as_field(name, [*range(most), 2**31 - 1][1:])}).status_code == 200
+        answer = post(rig, "openai, chat", **{name: as_field(name, list(range(most + 1)))})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+        assert f"at most {most} are allowed" in answer.json()["error"]["message"]

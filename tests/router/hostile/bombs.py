@@ -64,7 +64,7 @@ _DOCUMENT = b'{"$ref":"#","type":"object","anyOf":['
 _FIELDS = (
     "model user stop logit_bias tools tool_choice response_format metadata messages input prompt inputs parameters "
     "documents queries tokens stop_tokens bad_words seed chat_template_kwargs extra_params instances content system "
-    "embedding_to_replace forced_output_tokens functions x"
+    "embedding_to_replace forced_output_tokens functions token_index_to_replace stop_token_ids allowed_token_ids x"
 ).split()
 
 _PATHS: tuple[tuple[str, ...], ...] = (
@@ -145,6 +145,11 @@ def wide(value: bytes, size: int) -> bytes:
     return b"{" + b",".join(b'"k%06d":%b' % (number, value) for number in range(count)) + b"}"
 
 
+def colliding(size: int) -> bytes:
+    """An array of different integers with one hash: Python's is the value modulo 2**61 - 1."""
+    return b"[" + b",".join(b"%d" % (number * (2**61 - 1) + 5) for number in range(1, size // 25)) + b"]"
+
+
 def text_of(repeated: bytes, size: int, before: bytes = b"") -> bytes:
     """A string."""
     return b'"' + before + repeated * max(1, size // len(repeated)) + b'"'
@@ -207,7 +212,9 @@ LEGITIMATE: dict[str, tuple[str, Callable[[int], bytes]]] = {
 @st.composite
 def _values(draw: st.DrawFn, size: int) -> tuple[str, bytes]:
     """What it is, and the value."""
-    kind = draw(st.sampled_from(["array", "array", "wide", "text", "text", "deep", "digits", "spaces", "mixed"]))
+    kind = draw(
+        st.sampled_from(["array", "array", "wide", "text", "text", "deep", "digits", "colliding", "spaces", "mixed"])
+    )
     item = draw(st.sampled_from(_ITEMS)).encode()
     if draw(st.booleans()):  # as many values as are not refused
         one = weight(item) + 1 + (weight(b":") if kind == "wide" else 0)
@@ -223,6 +230,8 @@ def _values(draw: st.DrawFn, size: int) -> tuple[str, bytes]:
         opening, closing = draw(st.sampled_from([(b"[", b"]"), (b'{"a":', b"}"), (b'{"anyOf":[', b"]}"), (b"[", b"")]))
         depth = draw(st.sampled_from([90, size // (len(opening) + len(closing))]))
         return f"{depth} times {opening!r}", opening * depth + b"1" + closing * depth
+    if kind == "colliding":
+        return "integers of one hash", colliding(size)
     if kind == "digits":
         length = draw(st.sampled_from([19, 300, 4000, size]))
         return f"numbers of {length} digits", array(b"9" * length, size)

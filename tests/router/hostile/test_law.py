@@ -32,6 +32,7 @@ from tests.router.hostile.bombs import (
     array,
     bombs,
     chat,
+    colliding,
     text_of,
     wide,
 )
@@ -187,6 +188,10 @@ KNOWN: dict[str, tuple[str, bytes]] = {
         )
         for path, before in _MISSPELT.items()
     },
+    "indices of one hash": (
+        "/serverless/v1/completions",
+        b'{"model":"chat","prompt":"a","embedding_to_replace":[1],"token_index_to_replace":%b}' % colliding(250 * 1024),
+    ),
     "many words for Friendli": (
         "/serverless/v1/completions",
         b'{"model":"chat","prompt":"a","bad_words":[%b]}' % b",".join(b'"abc%d"' % at for at in range(100_000)),
