@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation, no_lookups
 from app.dialects.bodies import dump, dump_members, items, members
-from app.dialects.common.requests import DirectTranslation, ask_for_usage, greedy, settle_functions
+from app.dialects.common.requests import DirectTranslation, ask_for_usage, check_copies, greedy, settle_functions
 from app.dialects.common.streams import LastChoiceUsageStream
 from app.dialects.databricks.errors import error_frames
 from app.dialects.databricks.fields import Chat, Embeddings, checked, without_records
@@ -118,7 +118,9 @@ class DatabricksEmbeddingsTranslation(Translation):
     @classmethod
     def parse(cls, body: dict[str, Any], context: RequestContext) -> Call:
         """Raises BadRequest."""
-        checked(Embeddings, body)
+        request = checked(Embeddings, body)
+        if request.instruction is not None and isinstance(request.input, list):
+            check_copies("instruction", request.instruction, len(request.input) - 1)
         sent = without_records(body)
         return Call("embeddings", sent, cls(sent))
 

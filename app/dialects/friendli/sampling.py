@@ -5,14 +5,15 @@ Friendli's `response_format` as vLLM's `structured_outputs`.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from app.dialects.bodies import nested_json
 from app.dialects.common.requests import temperature
 from app.dialects.friendli.fields import GenerationFields, ResponseFormat
+from app.engine.constraints import MOST_BYTES, MOST_CHARACTERS
 from app.errors import BadRequest
 from app.internal_api import Xarg, to_int64_seed
+from app.long_json import written
 
 PARAM = "response_format"
 
@@ -48,6 +49,8 @@ def _wrong(field: str, why: str) -> BadRequest:
 def _pattern(schema: str | dict[str, Any] | None) -> str:
     if not isinstance(schema, str) or not schema:
         raise _wrong("schema", "must be a regular expression where the type is regex")
+    if len(schema) > MOST_CHARACTERS:
+        raise _wrong("schema", f"an expression has at most {MOST_CHARACTERS} characters")
     if keyword := next(_unsupported(schema), None):
         raise _wrong("schema", f"{keyword} is not supported in a regular expression")
     return schema
@@ -82,6 +85,8 @@ def _complete(schema: str | dict[str, Any]) -> dict[str, Any]:
             raise _wrong("schema", f"not valid JSON: {error}") from None
     if not isinstance(schema, dict):
         raise _wrong("schema", "must be a JSON schema, an object")
+    if len(written(schema)) > MOST_BYTES:
+        raise _wrong("schema", f"a schema has at most {MOST_BYTES} bytes")
     if _is_recursive(schema):
         # With every property required, such an answer would never end.
         raise _wrong("schema", "recursion is not supported")
@@ -109,30 +114,30 @@ def _all_required(schema: Any) -> Any:
 
 
 def _is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Whether the references, followed from the top, form a cycle."""
+    """Whether the references, followed from the top, form a cycle. Visits each part once, however often it is named."""
     top = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
-    followed: dict[str, set[str]] = {"#": set(_references(top))}
-    waiting = [*followed["#"]]
+    seen, way = {id(schema)}, {id(schema)}
+    waiting: list[tuple[Any, Iterator[Any]]] = [(schema, _followers(schema, top))]
     while waiting:
-        if (reference := waiting.pop()) not in followed:
-            followed[reference] = set(_references(_definition(schema, reference)))
-            waiting += followed[reference]
-    try:
-        TopologicalSorter(followed).prepare()
-    except CycleError:
-        return True
+        part, followers = waiting[-1]
+        if (follower := next(followers, None)) is None:
+            waiting.pop()
+            way.remove(id(part))
+        elif id(follower) in way:
+            return True
+        elif id(follower) not in seen:
+            seen.add(id(follower))
+            way.add(id(follower))
+            waiting.append((follower, _followers(schema, follower)))
     return False
 
 
-def _references(part: Any) -> Iterator[str]:
-    if isinstance(part, list):
-        for item in part:
-            yield from _references(item)
-    elif isinstance(part, dict):
-        if isinstance(part.get("$ref"), str):
-            yield part["$ref"]
-        for item in part.values():
-            yield from _references(item)
+def _followers(schema: Mapping[str, Any], part: Any) -> Iterator[Any]:
+    """The objects and lists in a part, and the one that its reference names."""
+    values = part if isinstance(part, list) else list(part.values())
+    if isinstance(part, dict) and isinstance(reference := part.get("$ref"), str):
+        values.append(schema if reference == "#" else _definition(schema, reference))
+    return (value for value in values if isinstance(value, dict | list))
 
 
 def _definition(schema: Mapping[str, Any], reference: str) -> Any:

@@ -170,11 +170,20 @@ def _names(tool: Any) -> Iterator[str]:
         yield name
 
 
+_LONGEST_NAMESPACE = 256
+"""Characters; OpenAI's names have 64."""
+
+
 def _with_parameters(tool: dict[str, Any]) -> dict[str, Any]:
-    """A function of Responses, or a namespace, whose functions' arguments are objects."""
+    """A function of Responses, or a namespace, whose functions' arguments are objects. Raises BadRequest for a name of
+    a namespace that is too long to be repeated with each of its functions."""
     inner = tool.get("tools")
     if _type(tool) != "namespace":
         return with_parameters(tool)
+    for name in (tool.get("name", ""), _name(tool) or ""):
+        if not isinstance(name, str) or len(name) > _LONGEST_NAMESPACE:
+            message = f"tools: the name of a namespace is a string of at most {_LONGEST_NAMESPACE} characters"
+            raise BadRequest(message, param="tools")
     if not isinstance(inner, list):
         return tool
     return {**tool, "tools": [_with_parameters(one) if isinstance(one, dict) else one for one in inner]}

@@ -467,6 +467,11 @@ def test_an_instruction_is_put_into_each_text_by_the_deployments_template(
     assert engine_body(parse("embeddings"), serving) == REQUIRED["embeddings"]
 
 
+def test_an_instruction_that_would_be_copied_at_length_is_refused() -> None:
+    with pytest.raises(BadRequest, match="instruction: 8999 more copies of 1002 bytes"):
+        parse("embeddings", input=["a"] * 9000, instruction="i" * 1000)
+
+
 @pytest.mark.parametrize("operation", REQUIRED)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"choices":[{}]}', b'{"usage":5}'])
 def test_a_malformed_answer_is_an_error_that_the_exchange_expects(operation: str, body: bytes) -> None:

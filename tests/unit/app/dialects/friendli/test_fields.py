@@ -1,6 +1,7 @@
 """Friendli's request fields: valid values, values out of bounds, and every contradictory combination."""
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -545,6 +546,20 @@ RECURSIVE: list[dict[str, Any]] = [
 def test_a_recursive_schema_is_rejected(schema: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=r"response_format\.schema: recursion is not supported"):
         parse("completions", response_format={"type": "json_object", "schema": json.dumps(schema)})
+
+
+def test_a_definition_under_many_spellings_is_followed_once() -> None:
+    many = [{"$ref": "#" + "/" * (number + 1) + "$defs/a"} for number in range(1000)]
+    schema = {"anyOf": many, "$defs": {"a": {"anyOf": [{}] * 6_000}}}
+    began = time.process_time()
+    parse("completions", response_format={"type": "json_object", "schema": json.dumps(schema)})
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(("kind", "schema"), [("regex", "a" * 8193), ("json_object", {"const": "a" * 1024**2})])
+def test_a_constraint_is_measured_before_it_is_read(kind: str, schema: Any) -> None:
+    with pytest.raises(BadRequest, match=r"response_format\.schema: an? \w+ has at most"):
+        parse("completions", response_format={"type": kind, "schema": schema})
 
 
 def test_every_property_is_required_at_every_depth() -> None:

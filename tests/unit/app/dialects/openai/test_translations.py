@@ -351,6 +351,16 @@ def test_a_function_in_a_namespace_can_be_chosen_and_takes_an_object() -> None:
         assert body["tools"][0]["tools"][0]["parameters"] == {"type": "object", "properties": {}}
 
 
+@pytest.mark.parametrize("name", ["n" * 257, ["n"], 5])
+@pytest.mark.parametrize("choice", ["auto", {"type": "function", "name": "f"}])
+def test_a_namespace_whose_name_would_be_repeated_at_length_is_refused(name: Any, choice: Any) -> None:
+    namespace = {"type": "namespace", "name": name, "tools": [{"type": "function", "name": "f"}]}
+    for tools in ([namespace], [{**NAMESPACE, "tools": [namespace]}]):
+        with pytest.raises(BadRequest, match="at most 256 characters") as raised:
+            parse_tools(tools=tools, tool_choice=choice)
+        assert raised.value.param == "tools"
+
+
 @pytest.mark.parametrize("request_with", [parse_tools, chat])
 def test_a_tool_needs_a_type(request_with: Any) -> None:
     with pytest.raises(BadRequest, match=r"tools\[0\].type: Field required"):
