@@ -205,6 +205,8 @@ class Arrivals:
     whose row was lost. So nothing false is said where a router was taken for dead, and lives: its requests count once
     they end.
 
+    A router's clock may be ahead: no arrival is taken to be later than the time at which the controller had its record.
+
     Routers send their records every second, each in the order of arrival: requests that are not known yet are known
     neither by their starts nor by their rows, and select none.
     """
@@ -245,7 +247,7 @@ class Arrivals:
         self._arm.append(placed.arm[new])
         self._router.append(requests.router[new])
         self._open.append(np.full(len(new), is_open))
-        self._now = max(self._now, float(requests.at.max()))
+        self._now = max(self._now, float(np.fmin(requests.at, requests.arrived).max()))
         return position
 
     def abandon(self, routers: Sequence[int]) -> None:

@@ -1,8 +1,10 @@
+import math
 import random
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,10 +19,14 @@ C = TypeVar("C", StartColumns, RowColumns)
 Request = tuple[int, bool, bool, int]
 
 
-def columns(kind: type[C], seq: list[int], at: list[int], router: list[int] | None = None) -> C:
+def columns(
+    kind: type[C], seq: list[int], at: list[int], router: list[int] | None = None, arrived: list[float] | None = None
+) -> C:
+    """`arrived`: when the controller had the records, by default when the requests arrived."""
     empty = {name: np.zeros(len(seq), DTYPES[name]) for name in kind.names()}
     routers = np.array(router or [1] * len(seq), np.uint64)
-    return replace(kind(**empty), seq=np.array(seq, np.uint64), at=np.array(at, np.float64), router=routers)
+    times = {"at": np.array(at, np.float64), "arrived": np.array(arrived or at, np.float64)}
+    return replace(kind(**empty), seq=np.array(seq, np.uint64), router=routers, **times)
 
 
 def placed(treated: list[bool]) -> ArmAssignment:
@@ -99,3 +105,17 @@ def test_too_many_waiting_requests_are_released_and_the_running_one_is_unknown()
     assert ended is not None
     assert len(ended.rows) == 99
     assert tested.unknown.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(("arrived", "unknown"), [(0.0, 0), (math.nan, 100)], ids=["known", "of another version"])
+def test_a_router_whose_clock_is_ahead_makes_no_running_request_unknown(arrived: float, unknown: int) -> None:
+    """Where records say when the controller had them."""
+    tested = Arrivals(2, least_kept=10)
+    numbers = list(range(1, 101))
+    tested.start(columns(StartColumns, [0], [2 * 86400], arrived=[arrived]), placed([False]))
+    tested.start(columns(StartColumns, numbers, numbers), placed([True] * 100))
+    tested.release(100.0)
+    assert tested.unknown.tolist() == [0, unknown]
+    tested.end(columns(RowColumns, numbers, numbers), placed([True] * 100))
+    assert tested.release(200.0) is not None
+    assert tested.running.tolist() == [1, unknown], "lost for good once they were forgotten"
