@@ -116,18 +116,31 @@ class RawValues:
             column.keep(kept)
 
 
-# Bins are equally wide in the logarithm: a quantile is within 2 % of the recorded values, in any unit. Nothing is
-# inferred from them; they show where an effect lies, in the middle or in the tail.
+# Bins are equally wide in the logarithm: a quantile is within 2 % of the recorded values, in any unit. Numbers
+# of tokens below `_EXACT` have a bin each, so that their quantiles are numbers that occur. Nothing is inferred from
+# them; they show where an effect lies, in the middle or in the tail.
 
 METRICS = ("ttft", "itl", "duration", "output_tokens")
 SHARES = (0.01, 0.025, *(number / 20 for number in range(1, 20)), 0.975, 0.99)
 """Shares of an arm's requests: the points of its curve."""
 
-_LOWEST, _WIDTH, _BINS = math.log(1e-4), 0.04, 576
-"""The range of the bins, from 0.0001 to a million: seconds and tokens."""
+_LOWEST, _HIGHEST, _WIDTH, _EXACT = 1e-4, 1e6, 0.04, 4096
+
+
+def _edges(lowest: float) -> Floats:
+    """The edges of bins from `lowest` on."""
+    return lowest * np.exp(_WIDTH * np.arange(math.ceil(math.log(_HIGHEST / lowest) / _WIDTH) + 1))
+
+
+_SECONDS = _edges(_LOWEST)
+_TOKENS = np.concatenate([np.arange(_EXACT), np.ceil(_edges(_EXACT))])
 
 _COUNTS = {"output_tokens"}
 """The metrics that are whole numbers."""
+
+
+def _edges_of(metric: str) -> Floats:
+    return _TOKENS if metric in _COUNTS else _SECONDS
 
 
 class Distributions:
@@ -135,7 +148,9 @@ class Distributions:
 
     def __init__(self, arms: Sequence[str]) -> None:
         self._arms = arms
-        self._counts: dict[str, Ints] = {name: np.zeros((len(arms), _BINS), np.int64) for name in METRICS}
+        self._counts: dict[str, Ints] = {
+            name: np.zeros((len(arms), len(_edges_of(name)) - 1), np.int64) for name in METRICS
+        }
 
     def add(self, rows: RowColumns, placed: ArmAssignment, facts: MetricContext) -> None:
         """Analysed rows."""
@@ -144,8 +159,9 @@ class Distributions:
             known = np.isfinite(value)
             if not known.any():
                 continue
-            bins = (np.log(np.maximum(value[known], math.exp(_LOWEST))) - _LOWEST) / _WIDTH
-            place = placed.arm[known].astype(np.int64) * _BINS + np.clip(bins.astype(np.int64), 0, _BINS - 1)
+            size = counts.shape[1]
+            bins = np.clip(np.searchsorted(_edges_of(name), value[known], "right") - 1, 0, size - 1)
+            place = placed.arm[known].astype(np.int64) * size + bins
             counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
 
     def report(self) -> list[Distribution]:
@@ -155,7 +171,7 @@ class Distributions:
                 metric=name,
                 shares=list(SHARES),
                 arms=[
-                    ArmDistribution(arm=arm, requests=int(of_arm.sum()), values=_values(of_arm, name in _COUNTS))
+                    ArmDistribution(arm=arm, requests=int(of_arm.sum()), values=_values(name, of_arm))
                     for arm, of_arm in zip(self._arms, counts, strict=True)
                 ],
             )
@@ -164,19 +180,20 @@ class Distributions:
         ]
 
 
-def _values(counts: Ints, whole: bool) -> list[float]:
-    """The quantiles at each of `SHARES`, to three digits; empty without requests."""
-    below = np.cumsum(counts)
+def _values(metric: str, counts: Ints) -> list[float]:
+    """The quantiles at each of `SHARES`, seconds to three digits; empty without requests."""
+    below, edges = np.cumsum(counts), _edges_of(metric)
     if not below[-1]:
         return []
     wanted = np.array(SHARES) * below[-1]
     bins = np.searchsorted(below, wanted)
     # Spread over its bin: a curve of few steps would show the bins and not the values.
     inside = (wanted - (below[bins] - counts[bins])) / counts[bins]
-    low, high = (np.exp(_LOWEST + _WIDTH * edge) for edge in (bins, bins + 1))
+    low, high = edges[bins], edges[bins + 1]
+    if metric in _COUNTS:
+        whole: list[float] = np.minimum(np.floor(low + (high - low) * inside), high - 1).tolist()
+        return whole
     values = low * (high / low) ** inside
-    if whole:
-        values = np.clip(np.rint(values), np.ceil(low), np.maximum(np.ceil(low), np.ceil(high) - 1))
     return [float(f"{value:.3g}") for value in np.where(bins == 0, 0.0, values).tolist()]
 
 

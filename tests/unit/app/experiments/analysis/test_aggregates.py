@@ -60,6 +60,16 @@ def test_tokens_are_whole_numbers_and_no_values_give_no_quantiles() -> None:
     assert (tokens.arms[1].requests, tokens.arms[1].values) == (0, [])
 
 
+def test_quantiles_of_tokens_are_numbers_that_occur() -> None:
+    same = found([0] * 9, [{"completion_tokens": 50} for _ in range(9)])["output_tokens"]
+    assert set(same.arms[0].values) == {50}
+    occurring = (30, 50, 51, 1234, 4095)
+    mixed = found([0] * 500, [{"completion_tokens": occurring[number % 5]} for number in range(500)])["output_tokens"]
+    assert set(mixed.arms[0].values) == set(occurring)
+    (large,) = set(found([0], [{"completion_tokens": 50_000}])["output_tokens"].arms[0].values[-1:])
+    assert 0.96 * 50_000 < large < 1.04 * 50_000
+
+
 def test_missing_values_are_not_counted() -> None:
     whole: Fields = {"stream": False, "ttft_s": None, "itl_mean_s": None}
     curves = found([0, 0, 1], [FAILED, whole, {}])
