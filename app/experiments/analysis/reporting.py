@@ -1,6 +1,6 @@
 """The report of one experiment at one moment, and its sentences: plain words, without statistics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -130,6 +130,9 @@ def _standing(report: Report, treatment: str) -> str:
         for verdict in ("better", "worse")
     }
     against = report.control
+    if report.decisions.get(treatment) == "invalid":
+        reasons = [comparison.reason for comparison in primary if comparison.verdict == "invalid"]
+        return f"no verdict on {treatment} can be trusted, {next(filter(None, reasons), 'see the alarms')}"
     if by_verdict["better"] and by_verdict["worse"]:
         return (
             f"{treatment} is better than {against} in {', '.join(by_verdict['better'])} "
@@ -213,22 +216,38 @@ def _split(report: Report) -> str:
 
 
 def next_step(report: Report, decisions: Mapping[str, Decision], missing_s: float) -> str:
-    """The sentence about what to do. `decisions` per treatment; `missing_s`: the seconds of traffic that have still to
+    """The sentences about what to do. `decisions` per treatment; `missing_s`: the seconds of traffic that have still to
     be seen before anything is promoted."""
+    step, invalid = _next_step(report, decisions, missing_s), _with(decisions, "invalid")
+    if not invalid or report.decision in ("invalid", "ship"):
+        return step
+    return f"{step} For {' and '.join(invalid)}, {_mend(report)}"
+
+
+def _mend(report: Report) -> str:
+    """What makes verdicts possible where they are invalid."""
+    if report.incomplete:
+        return "restore the files of the ledger that cannot be read, or move them away."
+    return "find what differs by arm (see the alarms), then start a new run."
+
+
+def _with(decisions: Mapping[str, Decision], wanted: Decision) -> list[str]:
+    """The treatments with that decision."""
+    return [name for name, decision in decisions.items() if decision == wanted]
+
+
+def _next_step(report: Report, decisions: Mapping[str, Decision], missing_s: float) -> str:
     if report.mode == "aa":
         return "Next: nothing to do; a difference would raise an alarm."
-    bad = [name for name, decision in decisions.items() if decision == "do_not_ship"]
+    bad = _with(decisions, "do_not_ship")
     if bad and report.decision in ("do_not_ship", "keep_going"):
-        rest = [name for name in decisions if name not in bad]
+        rest = [name for name, decision in decisions.items() if decision not in ("do_not_ship", "invalid")]
         on = f" Keep going with {' and '.join(rest)}." if rest else ""
         return f"Next: take {' and '.join(bad)} out of the traffic.{on}"
-    if report.decision == "invalid" and report.incomplete:
-        return "Next: restore the files of the ledger that cannot be read, or move them away."
     if report.decision == "invalid":
-        return "Next: find what differs by arm (see the alarms), then start a new run."
+        return f"Next: {_mend(report)}"
     if report.decision == "ship":
-        good = [name for name, decision in decisions.items() if decision == "ship"]
-        return f"Next: give {' or '.join(good)} all traffic."
+        return f"Next: give {' or '.join(_with(decisions, 'ship'))} all traffic."
     better = [comparison.treatment for comparison in report.primary if comparison.measured == "better"]
     reasons = [reason for name in better for reason in report.withheld.get(name, [])]
     reasons += [comparison.doubt for comparison in report.primary if comparison.withheld]
@@ -442,14 +461,19 @@ def _withheld(
 
 
 def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Monitoring) -> Decision:
-    """One for all treatments: ship if any is to be shipped, do not ship if none may be."""
+    """One for all treatments."""
     if experiment.mode == "aa":
         wrong = any(alarm.kind not in ("guardrail", "endpoint_unhealthy") for alarm in watched.alarms)
         return "invalid" if wrong else "keep_going"
-    words = set(decisions.values())
-    if words == {"do_not_ship"}:
-        return "do_not_ship"
-    return next((word for word in ("ship", "invalid") if word in words), "keep_going")
+    return overall(list(decisions.values()))
+
+
+def overall(decisions: Collection[Decision]) -> Decision:
+    """Ship if any treatment is to be shipped; keep going if any may still be; invalid only if nothing is known of any:
+    what is wrong with one treatment's evidence takes nothing from the others'.
+    """
+    order: tuple[Decision, ...] = ("ship", "keep_going", "do_not_ship")
+    return next((decision for decision in order if decision in decisions), "invalid")
 
 
 def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, int]:

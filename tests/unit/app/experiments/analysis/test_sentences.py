@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from app.experiments.analysis import reporting
-from app.experiments.contract.report import Comparison, Decision, Effect
+from app.experiments.contract.report import Comparison, Decision, Effect, Report
 from tests.support.experiments.reports import GREEN, SHIP, TTFT, guardrail
 
 
@@ -90,6 +90,53 @@ def test_alarms_and_invalid_evidence_come_first_in_the_headline() -> None:
     assert headline(mode="aa") == "A/A, no difference found where there is none."
     neutral = compared(verdict="different", better="neither", metric="output_tokens")
     assert headline(primary=[neutral]) == "smollm2-green differs from smollm2-blue."
+
+
+THREE: dict[str, Decision] = {"t1": "keep_going", "t2": "invalid", "t3": "do_not_ship"}
+
+
+def three(decisions: dict[str, Decision], **fields: Any) -> Report:
+    """A report on three treatments: the first is better, the second's values are missing, the third is worse."""
+    missing = "values are missing more often on one arm"
+    primary = [
+        compared(treatment="t1", verdict="better"),
+        compared(treatment="t2", verdict="invalid", reason=missing),
+        compared(treatment="t3", verdict="worse"),
+    ]
+    decision = reporting.overall(list(decisions.values()))
+    return msgspec.structs.replace(
+        SHIP, treatments=list(decisions), decisions=decisions, decision=decision, primary=primary, **fields
+    )
+
+
+def test_one_arms_invalid_evidence_takes_nothing_from_the_others() -> None:
+    report = three(THREE)
+    assert report.decision == "keep_going"
+    assert reporting.headline(report) == (
+        "green-float32 on chat: t1 is better than smollm2-blue; "
+        "no verdict on t2 can be trusted, values are missing more often on one arm; t3 is worse than smollm2-blue."
+    )
+    find = " For t2, find what differs by arm (see the alarms), then start a new run."
+    assert reporting.next_step(report, THREE, 0.0) == f"Next: take t3 out of the traffic. Keep going with t1.{find}"
+    assert reporting.next_step(three(THREE | {"t1": "do_not_ship"}), THREE | {"t1": "do_not_ship"}, 0.0) == (
+        f"Next: take t1 and t3 out of the traffic.{find}"
+    )
+    assert reporting.next_step(three(THREE | {"t1": "ship"}), THREE | {"t1": "ship"}, 0.0) == (
+        "Next: give t1 all traffic."
+    )
+
+
+@pytest.mark.parametrize(
+    ("decisions", "decision"),
+    [
+        (["invalid", "ship", "do_not_ship"], "ship"),
+        (["invalid", "keep_going", "do_not_ship"], "keep_going"),
+        (["invalid", "do_not_ship"], "do_not_ship"),
+        (["invalid", "invalid"], "invalid"),
+    ],
+)
+def test_nothing_can_be_trusted_only_if_no_arms_evidence_can(decisions: list[Decision], decision: Decision) -> None:
+    assert reporting.overall(decisions) == decision
 
 
 def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None:
