@@ -129,7 +129,8 @@ _LOWEST, _HIGHEST, _WIDTH, _EXACT = 1e-4, 1e6, 0.04, 4096
 
 def _edges(lowest: float) -> Floats:
     """The edges of bins from `lowest` on."""
-    return lowest * np.exp(_WIDTH * np.arange(math.ceil(math.log(_HIGHEST / lowest) / _WIDTH) + 1))
+    count = math.ceil(math.log(_HIGHEST / lowest) / _WIDTH) + 1
+    return np.asarray(lowest * np.exp(_WIDTH * np.arange(count)), np.float64)
 
 
 _SECONDS = _edges(_LOWEST)

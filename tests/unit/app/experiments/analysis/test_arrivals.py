@@ -1,7 +1,6 @@
 import math
 import random
-from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -23,10 +22,10 @@ def columns(
     kind: type[C], seq: list[int], at: list[int], router: list[int] | None = None, arrived: list[float] | None = None
 ) -> C:
     """`arrived`: when the controller had the records, by default when the requests arrived."""
-    empty = {name: np.zeros(len(seq), DTYPES[name]) for name in kind.names()}
-    routers = np.array(router or [1] * len(seq), np.uint64)
-    times = {"at": np.array(at, np.float64), "arrived": np.array(arrived or at, np.float64)}
-    return replace(kind(**empty), seq=np.array(seq, np.uint64), router=routers, **times)
+    empty: dict[str, Any] = {name: np.zeros(len(seq), DTYPES[name]) for name in kind.names()}
+    known: dict[str, Any] = {"seq": np.array(seq, np.uint64), "router": np.array(router or [1] * len(seq), np.uint64)}
+    known |= {"at": np.array(at, np.float64), "arrived": np.array(arrived or at, np.float64)}
+    return kind(**(empty | known))
 
 
 def placed(treated: list[bool]) -> ArmAssignment:
