@@ -349,11 +349,11 @@ _REPEATS = re.compile(
 )
 
 
-def unsatisfiable_field(body: Mapping[str, Any]) -> str | None:
-    """The first field whose constraint no answer satisfies."""
+def unsatisfiable_field(body: Mapping[str, Any], effort: Effort | None = None) -> str | None:
+    """The first field whose constraint no answer satisfies. `effort` is what bodies share that come in one request."""
     if CONSTRAINTS.isdisjoint(body):
         return None
-    effort = Effort()
+    effort = effort or Effort()
     return next((name for name, admits_something in _constraints(body) if not admits_something(effort=effort)), None)
 
 

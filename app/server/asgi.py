@@ -289,13 +289,14 @@ def _opens_a_page(method: str, fields: dict[bytes, bytes]) -> bool:
 @lru_cache(maxsize=256)
 def _is_own(host: bytes) -> bool:
     """Whether a `Host` is an address, or localhost. No page's owner can let an address lead elsewhere, and localhost
-    and the names below it belong to every machine itself (RFC 6761, 6.3)."""
+    and the names below it belong to every machine itself (RFC 6761, 6.3). 0.0.0.0, :: and IPv4 in IPv6 lead to this
+    machine, too, but browsers do not trust them and send no `Sec-Fetch-Site` there."""
     name = _name(host)
     try:
-        ipaddress.ip_address(name)
+        address = ipaddress.ip_address(name)
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
-    return True
+    return not address.is_unspecified and getattr(address, "ipv4_mapped", None) is None
 
 
 def _name(host: bytes) -> str:

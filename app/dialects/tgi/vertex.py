@@ -12,7 +12,7 @@ from app.dialects.tgi.chat import Chat, ChatCompletion
 from app.dialects.tgi.fields import GenerateRequest, read
 from app.dialects.tgi.generate import Generate
 from app.dialects.tgi.profile import RequestStyle, profile_of
-from app.engine.constraints import unsatisfiable_field
+from app.engine.constraints import Effort, too_large_field, too_long_field, too_repetitive_field, unsatisfiable_field
 from app.engine.output import find_usage
 from app.errors import BadRequest, Unprocessable
 
@@ -43,7 +43,8 @@ class Vertex(Translation):
             raise BadRequest("`instances`: must be a list", param="instances")
         if not 0 < len(instances) <= MAX_INSTANCES:
             raise Unprocessable(f"`instances` must be 1 to {MAX_INSTANCES}. Given: {len(instances)}", param="instances")
-        parsed = [_instance(instance, f"instances[{i}]", context) for i, instance in enumerate(instances)]
+        effort = Effort()
+        parsed = [_instance(instance, f"instances[{i}]", context, effort) for i, instance in enumerate(instances)]
         has_chats = any(isinstance(instance, ChatCompletion) for instance in parsed)
         body = {"input": [instance.body for instance in parsed]}
         return Call("chat" if has_chats else "completions", body, cls(parsed))
@@ -61,14 +62,20 @@ class Vertex(Translation):
         return Reply(dump({"predictions": texts}), usage=find_usage(dump(answers)))
 
 
-def _instance(instance: Any, path: str, context: ParseContext) -> Generate | ChatCompletion:
+def _instance(instance: Any, path: str, context: ParseContext, effort: Effort) -> Generate | ChatCompletion:
     """Raises BadRequest or Unprocessable, naming the instance by its `path`."""
     if not isinstance(instance, dict):
         raise BadRequest(f"`{path}`: must be an object", param=path)
     try:
         translation = _translation({**instance, "stream": False}, context)
         # The exchange checks the constraints of single requests only.
-        if (field := unsatisfiable_field(translation.body)) is not None:
+        for too_much in (too_long_field, too_large_field, too_repetitive_field):
+            if (field := too_much(translation.body)) is not None:
+                name = translation.field_names.get(field.partition(".")[0], field)
+                raise Unprocessable(
+                    f"{name}: a schema, expression or grammar that is too long or repeats too much", param=name
+                )
+        if (field := unsatisfiable_field(translation.body, effort)) is not None:
             name = translation.field_names.get(field, field)
             raise Unprocessable(f"{name}: no text satisfies this schema or expression", param=name)
     except (BadRequest, Unprocessable) as error:

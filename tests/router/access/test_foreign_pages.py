@@ -34,6 +34,8 @@ FOREIGN: list[dict[str, str]] = [
     {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
     {"host": "EVIL.example:8000"},
     {"host": "127.0.0.1.evil.example", "origin": "http://127.0.0.1.evil.example"},
+    {"host": "0.0.0.0:8000"},
+    {"host": "[::ffff:127.0.0.1]:8000"},
     {"host": "localhost.evil.example", "sec-fetch-site": "same-origin"},
 ]
 ID = "a-request-of-this-test"

@@ -56,6 +56,20 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, str], int, str]] = {
         422,
         "instances[1]: parameters.grammar",
     ),
+    "vertex, too long": (
+        "/vertex",
+        {"instances": [generation("regex", "a" * 8193)]},
+        {},
+        422,
+        "instances[0]: parameters.grammar",
+    ),
+    "vertex, too repetitive": (
+        "/vertex",
+        {"instances": [generation("regex", "a{60000}b{60000}")]},
+        {},
+        422,
+        "instances[0]: parameters.grammar",
+    ),
     "vertex chat": ("/vertex", {"instances": [tgi_chat("regex", REGEX)]}, {}, 422, "instances[0]: response_format"),
     "friendli schema": ("/serverless/v1/chat/completions", {**CHAT, **openais(NOTHING)}, {}, 400, "response_format"),
     "friendli regex": (
