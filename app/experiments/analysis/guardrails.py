@@ -228,6 +228,7 @@ class UnitTrials:
         self._max_rate = max_rate
         self._treatment = treatment
         self._control = _Control(max_rate, alpha)
+        self._outage = _Outage(max_rate)
         self._first = _FirstTrials(max_rate)
         self._later: dict[int, _FirstTrials] = {}
         """By the number of binary digits of the earlier turns."""
@@ -237,7 +238,8 @@ class UnitTrials:
 
     def add(self, unit: Hashes, at: F64, hit: Mask, arm: Arm, turn: U16 | None) -> None:
         """Exposures of any arms: equally long arrays. `turn`: earlier turns of the conversation, if they are known."""
-        control, treated = arm == 0, arm == self._treatment
+        control = arm == 0
+        treated = (arm == self._treatment) & ~self._outage.holds(unit, at, hit, control)
         self._control.add(unit[control], at[control], hit[control])
         if not treated.any():
             return
@@ -351,6 +353,53 @@ class _Control:
             start = max(number - (self._since or 0), 0) + 1
             evidence.append(trials.evidence.ln_e + _HOURS + share_of_start(start))
         return max(evidence) >= self._threshold
+
+
+class _Outage:
+    """Whether control was above the limit when an exposure began: by what had happened to control before it, as
+    `_Control.rate` has it, or in its latest trials: an outage of minutes moves the rate of two hours late. What happens
+    to the treatment then is no evidence; that nothing after it decides keeps the e-process one.
+    """
+
+    def __init__(self, max_rate: float) -> None:
+        self._max_rate = max_rate
+        self._open: dict[int, tuple[HashIndex, Ints]] = {}
+        """Control's units of each hour, and how many of them had the event at first, and had not."""
+        self._closed: Ints = np.zeros(2, np.int64)
+        self._latest = np.zeros(_ENOUGH_TRIALS, np.int64)
+        """Whether each of control's latest trials had the event."""
+
+    def holds(self, unit: Hashes, at: F64, hit: Mask, control: Mask) -> Mask:
+        """Takes up exposures of any arms, and returns whether it holds at each: equally long arrays."""
+        hour = (at // _HOUR_S).astype(np.int64)
+        if self._open:
+            hour = np.maximum(hour, max(self._open) - 1)
+        order, above = np.lexsort((unit, ~control, at)), np.zeros(len(unit), np.bool_)
+        for number in np.unique(hour).tolist():
+            rows = order[hour[order] == number]
+            above[rows] = self._of_hour(number, unit[rows], hit[rows], control[rows])
+        return above
+
+    def _of_hour(self, number: int, unit: Hashes, hit: Mask, control: Mask) -> Mask:
+        for old in [old for old in self._open if old < number - 1]:
+            self._closed = self._closed + self._open.pop(old)[1]
+        units, counts = self._open.setdefault(number, (HashIndex(), np.zeros(2, np.int64)))
+        own = np.flatnonzero(control)
+        new = own[np.sort(np.unique(unit[own], return_index=True)[1])]
+        new = new[units.find(unit[new]) < 0]
+        units.add(unit[new])
+        is_new = np.zeros(len(unit), np.bool_)
+        is_new[new] = True
+        so_far = np.cumsum(np.stack([is_new & hit, is_new & ~hit], axis=1), axis=0)
+        recent = so_far + sum((table for _, table in self._open.values()), np.zeros(2, np.int64))
+        self._open[number] = units, counts + so_far[-1]
+        known = np.where(recent.sum(axis=1, keepdims=True) >= _ENOUGH_TRIALS, recent, recent + self._closed)
+        latest = np.concatenate([self._latest, hit[new]])
+        self._latest = latest[-_ENOUGH_TRIALS:]
+        total = np.append(0, np.cumsum(latest))
+        hits = (total[_ENOUGH_TRIALS:] - total[:-_ENOUGH_TRIALS])[np.cumsum(is_new)]
+        suddenly = (hits > 1) & (hits > self._max_rate * _ENOUGH_TRIALS)
+        return np.asarray(suddenly | (known[:, 0] > self._max_rate * known.sum(axis=1)))
 
 
 MIN_UNITS = 3

@@ -301,7 +301,7 @@ class Monitoring:
 def _broken(watch: GuardrailWatch) -> str:
     status = watch.status()
     counts = ", ".join(f"{units:,} on {name}" for name, units in status.events.items())
-    limit = f"{status.treatment} exceeds the limit, {status.limit}"
+    limit = f"{status.treatment} was found above the limit, {status.limit}"
     return f"Guardrail {status.event}: {limit}. Units with the event: {counts}."
 
 

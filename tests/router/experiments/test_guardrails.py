@@ -71,7 +71,7 @@ async def test_failures_count_for_the_treatment_even_if_control_answered(live: L
     live.chat_endpoint(fallback=["blue"])
     live.green.answer = some(0.2, refuse(500, "broken", kind="InternalServerError"), chat)
     report, outcomes = await until_alarm(live, "error")
-    assert only_alarm(report, "error").startswith("Guardrail error: green exceeds the limit, at most 1.5 times")
+    assert only_alarm(report, "error").startswith("Guardrail error: green was found above the limit, at most 1.5 times")
     status = guardrail(report, "error")
     assert status.events["blue"] == 0
     assert status.events["green"] >= 3

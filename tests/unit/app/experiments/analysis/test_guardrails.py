@@ -153,6 +153,20 @@ def test_an_absolute_limit_that_control_exceeds_is_an_unhealthy_endpoint_and_no_
     assert rig.watch.status().unhealthy
 
 
+def test_an_outage_of_both_arms_is_no_alarm_of_an_absolute_limit_hours_later_either() -> None:
+    rig = Rig(ABSOLUTE)
+    for hour in range(6):
+        for green in (False, True):
+            rig.rows(100, green, hit=False, at=3600.0 * hour + 1)
+            if hour == 1:
+                rig.rows(30, green, hit=True, at=3600.0 * hour + 2)
+        assert not rig.watch.is_new_alarm()
+    for minute in range(30):
+        rig.rows(1, True, hit=True, at=3600.0 * 6 + 60 * minute)
+        rig.rows(1, False, hit=False, at=3600.0 * 6 + 60 * minute)
+    assert rig.watch.is_new_alarm()
+
+
 def test_control_is_judged_by_the_first_exposure_of_each_unit_in_each_hour() -> None:
     rig = Rig(ABSOLUTE)
     rig.rows(100, False, hit=False)
