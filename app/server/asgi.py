@@ -8,7 +8,7 @@ for a page that is not this server's.
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self
@@ -17,11 +17,13 @@ from starlette import routing
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access.caller import credentials
 from app.config.schema import Config, Cors
 from app.dialects.base import Dialect, Route
 from app.dialects.registry import DIALECTS
 from app.errors import BadRequest, ClientError, Forbidden, SwitchyardError
 from app.exchange.exchange import Candidates
+from app.exchange.request import headers_of
 from app.exchange.response import NO_SNIFFING
 
 
@@ -206,9 +208,8 @@ class LiveCORS:
 # send, since browsers keep no key of this server's; so nothing is checked there but `hosts`, if they are configured.
 
 _OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
-_CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key"})
 
-RawHeaders = Iterable[tuple[bytes, bytes]]
+RawHeaders = Collection[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ class BrowserPolicy:
             )
         if self.pages == "none" or _OF_PAGES.isdisjoint(fields):  # nearly always
             return
-        if not (self.pages == "anonymous" and fields.keys() & _CREDENTIALS):
+        if not (self.pages == "anonymous" and credentials(headers_of({"headers": headers}))):
             self._check_page(method, host, fields)
 
     def _check_page(self, method: str, host: bytes, fields: dict[bytes, bytes]) -> None:

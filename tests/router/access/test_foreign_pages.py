@@ -215,6 +215,8 @@ def test_where_keys_are_required_a_page_has_none_and_nothing_else_is_asked(rig: 
     rig.change(hosts=[], access={**access, "allow_anonymous": True})
     assert chat(rig, authorization=f"Bearer {key}", **foreign) == 200
     assert chat(rig, **foreign) == 403
+    for nobody in ({"authorization": "Basic YTpi"}, {"api_key": ""}, {"authorization": "Bearer"}):
+        assert chat(rig, **nobody, **foreign) == 403
     assert chat(rig, host="models.example.com") == 200
 
 
