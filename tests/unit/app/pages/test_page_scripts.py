@@ -119,7 +119,7 @@ def test_a_request_broke_off_only_if_its_answer_had_begun(status: int, error: st
     assert call("resultWords", {"status": status, "error": error}) == words
 
 
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "admitted_s": 0.001,
     "sent_s": 0.002,
     "first_byte_s": 0.5,
