@@ -460,7 +460,7 @@ def _values(names: Iterable[str]) -> list[str]:
 def _groups(requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
     """The failed requests by what they have in common: our failures before refusals, and before clients that left, and
     the most frequent first. `requests`: the newest first. A group has a message only if it is that of all of them;
-    `messages` says how many there are."""
+    `messages` says how many are known."""
     groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
     messages: dict[tuple[str, str, int, str], set[str]] = {}
     for request in requests:
@@ -481,7 +481,7 @@ def _groups(requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
         group["count"] += 1
         messages.setdefault(request.kind, set()).add(request.message)
     for kind, group in groups.items():
-        group["messages"] = len(messages[kind])
+        group["messages"] = len(messages[kind] - {""})
         if len(messages[kind]) > 1:
             group["message"] = ""
     return sorted(groups.values(), key=lambda group: (_gravity(group["status"], group["error"]), -group["count"]))
