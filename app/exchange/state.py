@@ -82,10 +82,16 @@ class DeploymentHealth:
         return self.breakers.of(name).is_open
 
     def check_open(self, snapshot: Snapshot) -> None:
-        """Starts the trials that are due: a deployment without requests would be called failing for as long."""
-        for name in self.open():
-            if name in snapshot.targets:
-                self._check_if_due(name, snapshot)
+        """Starts the trials that are due of deployments that may get traffic: without a request, one would be called
+        failing for as long."""
+        asked = {
+            name
+            for endpoint, section in snapshot.config.endpoints.items()
+            for name in (*(name for name, weight in section.traffic.items() if weight), *(section.fallback or ()))
+            if name not in snapshot.stops.get(endpoint, ())
+        }
+        for name in asked.intersection(self.open()):
+            self._check_if_due(name, snapshot)
 
     def succeeded(self, name: str) -> None:
         """Records that the deployment answered a client, if only to reject the request."""
