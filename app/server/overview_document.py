@@ -274,7 +274,10 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
             fail = f"{' and '.join(out)} {'fails' if len(out) == 1 else 'fail'}"
             return [EndpointFact("bad", f"{fail}: the circuit breaker of every deployment of {name} is open.")]
         return [EndpointFact("bad", f"{name} is down: {_by_arm(out)}.")]
-    found = [EndpointFact("bad", f"{arm} {_OUT[fault == _BREAKER]}: {fault}.") for arm, fault in out.items()]
+    found = []
+    for arm, fault in out.items():
+        effect = "gets no new requests" if fault == _BREAKER else "is out of service"
+        found.append(EndpointFact("bad", f"{arm} {effect}: {fault}."))
     if asked and all(_is_asleep(arm, config, present.replicas) for arm in asked):
         found.append(EndpointFact("wait", f"{name} is scaled to zero: its next request starts a replica."))
     return found
@@ -282,7 +285,6 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
 
 _NO_REPLICA = "no replica runs"
 _BREAKER = "its circuit breaker is open until a check passes"
-_OUT = ("is out of service", "gets no new requests")
 
 
 def _fault(name: str, arm: str, config: Config, present: Present) -> str | None:
