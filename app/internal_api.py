@@ -128,6 +128,9 @@ MAX_BEAMS = 31
 MAX_STOP_STRINGS = 64
 """Stop strings per request: the limit with which model applications are started. vLLM's default is 4."""
 
+MAX_BAD_WORDS = 4096
+"""Forbidden sequences per request: the engine looks at them again with each token. vLLM's own field takes 128."""
+
 MAX_SEEDS = 128
 """Seeds per request at `EXTENDED_PATH`."""
 

@@ -23,6 +23,9 @@ from app.internal_api import BAD_WORD_SEPARATOR, EXTENDED_PATH, LARGEST_SEED, Xa
 from app.routing.traffic import Random
 
 PATH = "/v1/completions"
+_MOST_OF_BAD_WORDS = 8 * WINDOW
+"""Characters. They are tokenized while the client waits: a quarter of a second."""
+
 _PASSED_ON = ("frequency_penalty", "presence_penalty", "repetition_penalty", "min_p", "top_k", "top_p")
 
 
@@ -244,6 +247,8 @@ def _split(joined: "array[int]") -> list[list[int]]:
 
 def _batches(words: Sequence[str]) -> Iterator[Sequence[str]]:
     """The words, in batches that are tokenized within milliseconds."""
+    if sum(map(len, words)) > _MOST_OF_BAD_WORDS:
+        raise _wrong("bad_words", f"the words have at most {_MOST_OF_BAD_WORDS} characters together")
     begin = size = 0
     for at, word in enumerate(words):
         if len(word) > WINDOW:

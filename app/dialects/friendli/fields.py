@@ -25,7 +25,7 @@ from app.dialects.common.fields import (
     values,
 )
 from app.errors import BadRequest, ClientError, Unprocessable
-from app.internal_api import LARGEST_SEED, MAX_BEAMS, MAX_SEEDS, MAX_STOP_STRINGS
+from app.internal_api import LARGEST_SEED, MAX_BAD_WORDS, MAX_BEAMS, MAX_SEEDS, MAX_STOP_STRINGS
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
@@ -168,9 +168,11 @@ class Completions(GenerationFields):
         ("soft_prompts", "position_ids", "generation_offset"), "not supported"
     )
 
-    bad_word_tokens: list[TokenSequence] = Field(default=[], description=_PROCESSOR_OR_SEARCH)
+    bad_word_tokens: list[TokenSequence] = Field(default=[], max_length=MAX_BAD_WORDS, description=_PROCESSOR_OR_SEARCH)
     bad_words: list[Phrase] = Field(
-        default=[], description="tokenized here, then as `bad_word_tokens`: exactly that spelling"
+        default=[],
+        max_length=MAX_BAD_WORDS,
+        description="tokenized here, then as `bad_word_tokens`: exactly that spelling",
     )
     beam_compat_no_post_normalization: bool = Field(
         default=False,

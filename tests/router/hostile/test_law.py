@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from app.engine.pieces import MOST_CHARACTERS
+from app.internal_api import MAX_BAD_WORDS
 from tests.conftest import NIGHTLY
 from tests.router.hostile.bombs import (
     EXPERIMENT,
@@ -195,6 +196,10 @@ KNOWN: dict[str, tuple[str, bytes]] = {
     "many words for Friendli": (
         "/serverless/v1/completions",
         b'{"model":"chat","prompt":"a","bad_words":[%b]}' % b",".join(b'"abc%d"' % at for at in range(100_000)),
+    ),
+    "as many long words for Friendli as it may have": (
+        "/serverless/v1/completions",
+        b'{"model":"chat","prompt":"a","bad_words":%b}' % array(b'"%b"' % (b"a1" * 16), MAX_BAD_WORDS * 35),
     ),
 }
 """What a review has found, and what is worst."""

@@ -357,6 +357,8 @@ INVALID: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"position_ids": [1]}, "position_ids"),
         ({"generation_offset": 0}, "generation_offset"),
         ({"bad_words": [""]}, "bad_words[0]"),
+        ({"bad_words": ["a"] * 4097}, "bad_words"),
+        ({"bad_word_tokens": [{"tokens": [9]}] * 4097}, "bad_word_tokens"),
         ({"bad_word_tokens": [{"ids": [1]}]}, "bad_word_tokens[0].ids"),
         ({"stop_tokens": [{"tokens": [-1]}]}, "stop_tokens[0].tokens[0]"),
         ({"logprobs": -1}, "logprobs"),
@@ -514,6 +516,13 @@ def test_an_application_is_not_sent_fields_of_a_logits_processor_that_it_lacks()
         result(serving=without, no_repeat_ngram=2)
     with pytest.raises(BadRequest, match="bad_words: deployment 'blue' runs without the logits processor"):
         result(serving=without, bad_words=["x"])
+
+
+@pytest.mark.parametrize("words", [["a" * 16_000] * 9, ["a" * 16_385]])
+def test_forbidden_words_that_take_long_to_tokenize_are_rejected(words: list[str]) -> None:
+    with pytest.raises(BadRequest, match="characters") as raised:
+        result(bad_words=words)
+    assert raised.value.param == "bad_words"
 
 
 def test_a_plain_server_serves_everything_else() -> None:
