@@ -493,7 +493,8 @@ class _Search:
             if kind is None:
                 continue
             if kind:
-                if (wrong := self.within(member, kind)) is not None:
+                # Most members are texts, which are not worth the call.
+                if not isinstance(member, str) and (wrong := self.within(member, kind)) is not None:
                     return [name, *wrong[0]], *wrong[1:]
             elif (reason := shape.refused.get(name)) is not None:
                 return [name], reason, "unsupported_parameter"

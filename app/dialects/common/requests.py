@@ -140,13 +140,16 @@ def settle_messages(body: dict[str, Any]) -> None:
     answer continues that message. The model's `refusal` is a part of its message.
     """
     messages = body["messages"]
-    for number, message in enumerate(messages):
-        if "tool_calls" in message:
-            _check_calls(message["tool_calls"], f"messages[{number}].tool_calls")
-    if continues := prefix_of(messages):
+    names = set().union(*messages)
+    if "tool_calls" in names:
+        for number, message in enumerate(messages):
+            if "tool_calls" in message:
+                _check_calls(message["tool_calls"], f"messages[{number}].tool_calls")
+    if names.isdisjoint(("prefix", "refusal")):  # nearly always
+        return
+    if prefix_of(messages):
         body |= CONTINUED
-    if continues or any("prefix" in message or "refusal" in message for message in messages):
-        body["messages"] = [_settled(message) for message in messages]
+    body["messages"] = [_settled(message) for message in messages]
 
 
 def _check_calls(calls: Any, path: str) -> None:

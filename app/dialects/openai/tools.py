@@ -39,6 +39,8 @@ def replace_functions(body: dict[str, Any]) -> bool:
 
 def _messages(messages: list[Any]) -> list[Any]:
     """The messages with tool calls for function calls. A result belongs to the last call, or stands alone."""
+    if "function" not in {message["role"] for message in messages} and "function_call" not in set().union(*messages):
+        return messages
     replaced, call_id = [], ""
     for number, message in enumerate(messages):
         if "function_call" in message:
