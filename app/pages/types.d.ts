@@ -168,6 +168,8 @@ interface ApiKey {
   expires: number | null;
   previous: number | null;
   limits: Record<string, number | null> | null;
+  /** Those of the configuration for the caller with this name. */
+  configured_limits: Record<string, number | null> | null;
   group: string | null;
   created_at: number | null;
   created_by: string | null;

@@ -124,7 +124,8 @@ class KeysApi(RoutedApi):
                     "source": "file" if record is None else "issued",
                     "endpoints": None if key.caller.endpoints is None else sorted(key.caller.endpoints),
                     "expires": key.expires,
-                    "limits": None if key.caller.limits is None else key.caller.limits.model_dump(exclude_unset=True),
+                    "limits": _numbers(key.caller.limits),
+                    "configured_limits": _numbers(config.access.limits.callers.get(key.caller.name)),
                     "group": next(iter(key.caller.groups), None),
                     "created_at": record.created_at if record is not None else None,
                     "created_by": record.created_by if record is not None else None,
@@ -317,6 +318,11 @@ def key_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> 
         headers = {**reply.headers, "etag": f'"{error.current["revision"]}"'}
         return replace(reply, body=dump({**json.loads(reply.body), "current": error.current}), headers=headers)
     return reply
+
+
+def _numbers(limits: Limits | None) -> dict[str, Any] | None:
+    """The limits that are set; None if none is."""
+    return None if limits is None else limits.model_dump(exclude_unset=True) or None
 
 
 def _plain(record: KeyRecord) -> dict[str, Any]:

@@ -51,9 +51,8 @@ export function keyTable(document, actions) {
  * @param {KeyActions} actions
  */
 function row(key, document, actions) {
-  const { id, name, source, endpoints, expires, previous, limits, group, last_used, created_at, created_by } = key;
+  const { id, name, source, endpoints, expires, previous, group, last_used, created_at, created_by } = key;
   const isOver = expires !== null && expires <= document.at;
-  const own = Object.entries(limits ?? {}).map(([kind, most]) => [LIMITS[kind] ?? kind, most]);
   return h(
     "tr",
     { key: id },
@@ -72,12 +71,7 @@ function row(key, document, actions) {
       { header: true },
     ),
     cell("Endpoints", endpoints === null ? "all" : endpoints.join(", ")),
-    cell(
-      "Limits",
-      own.length
-        ? own.map(([what, most]) => h("div", {}, `${most === null ? "no" : whole(Number(most))} ${what}`))
-        : "default",
-    ),
+    cell("Limits", ownLimits(key)),
     cell("Ends", [
       isOver ? mark("bad", `ended ${moment(expires)}`) : (moment(expires) ?? "never"),
       previous === null ? null : h("div", { class: "hint small" }, `previous secret: ${moment(previous)}`),
@@ -123,6 +117,24 @@ const LIMITS = {
   tokens_per_minute: "tokens/min",
   concurrent_requests: "at once",
 };
+
+/**
+ * The limits that are this caller's: the key's own come before those of the configuration, number by number.
+ *
+ * @param {ApiKey} key
+ */
+function ownLimits({ limits, configured_limits }) {
+  const own = Object.entries({ ...configured_limits, ...limits });
+  if (!own.length) return "default";
+  return own.map(([kind, most]) =>
+    h(
+      "div",
+      {},
+      `${most === null ? "no" : whole(most)} ${LIMITS[kind] ?? kind}`,
+      limits !== null && kind in limits ? null : h("span", { class: "hint small" }, " (configuration)"),
+    ),
+  );
+}
 
 /** @param {ApiKey} key */
 function uses({ uses: days }) {
