@@ -1,12 +1,13 @@
 """The page Keys: the caller, its remaining limits, and for managers everyone's usage."""
 
+import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from app.access.keys import append, create
 from app.config.access import Limits
@@ -103,6 +104,28 @@ async def test_a_manager_sees_the_usage_of_all_callers(
         await screenshot(page, "keys")
 
 
+async def test_the_limits_of_a_caller_are_its_keys_and_those_of_the_configuration(
+    open_page: OpenPage, keys: Keys
+) -> None:
+    configured = {
+        "nightly-batch": {"requests_per_minute": 9000, "tokens_per_minute": None},
+        "ann": {"requests_per_minute": 7},
+    }
+    keys.rig.change(access={**keys.rig.config["access"], "limits": {"callers": configured}})
+    page, watch = await open_page(keys.rig.url)
+    watch.expected = ["status of 401"]
+    await keys.sign_in(page, "eve")
+    rows = page.get_by_role("region", name="API keys").locator("tbody tr")
+
+    def limits(name: str) -> Locator:
+        return rows.filter(has=page.get_by_role("rowheader", name=re.compile(f"^{name}"))).locator("td").nth(1)
+
+    batch = "9,000 requests/min (configuration)no tokens/min (configuration)"
+    await expect(limits("nightly-batch")).to_have_text(batch)
+    await expect(limits("ann")).to_have_text("5 requests/min20,000 tokens/min4 at once")
+    await expect(limits("eve")).to_have_text("default")
+
+
 async def test_a_viewer_and_an_operator_see_what_they_may_do(open_page: OpenPage, keys: Keys) -> None:
     access = keys.rig.config["access"]
     keys.rig.change(access={**access, "viewers": ["nightly-batch"], "operators": {"chat": ["ann"]}})
@@ -167,6 +190,13 @@ async def test_a_manager_creates_changes_and_revokes_a_key(
             return (await client.post("/v1/chat/completions", json=body)).status_code
 
         assert await status() == 200
+        for key in ("Escape", "Escape"):  # the first one alone may be ignored by a browser's own rules
+            await page.keyboard.press(key)
+        await expect(dialog.locator("code")).to_have_text(secret)
+        asked = asyncio.create_task(page.wait_for_event("dialog"))
+        await page.keyboard.press("Tab")  # a page that nobody has touched may not ask
+        await page.evaluate("void setTimeout(() => location.reload())")
+        await (await asked).dismiss()
         await dialog.get_by_role("button", name="Done").click()
         await expect(page.locator("dialog")).to_have_count(0)
         assert secret not in await page.content()

@@ -118,7 +118,8 @@ export function askForKey({ title, label, document: held, key, act }) {
 }
 
 /**
- * Shows a new key's secret, which nothing else has. Resolves once the dialog is closed.
+ * Shows a new key's secret, which nothing else has. Resolves once "Done" is pressed: Escape does not close the dialog,
+ * and leaving the page asks first.
  *
  * @param {{name: string, key: string}} created
  * @param {Announce} announce
@@ -130,10 +131,17 @@ export function showSecret({ name, key }, announce) {
   button.addEventListener("click", async () => {
     button.textContent = await copy(key, secret, announce);
   });
-  const dialog = h("dialog", { "aria-labelledby": "secret-title" });
+  const shown = new AbortController();
+  addEventListener("beforeunload", (event) => event.preventDefault(), { signal: shown.signal });
+  const dialog = h("dialog", {
+    "aria-labelledby": "secret-title",
+    closedby: "none", // and for browsers that do not know it:
+    on: { keydown: (event) => event.key === "Escape" && event.preventDefault() },
+  });
   dialog.append(
     h("h2", { id: "secret-title" }, `The key of ${name}`),
     h("p", {}, "This is the only time that it is shown: the server keeps a hash. It works on every router in seconds."),
+    h("p", { class: "hint" }, "It stays here until you press Done."),
     secret,
     h(
       "div",
@@ -142,5 +150,5 @@ export function showSecret({ name, key }, announce) {
       h("button", { type: "button", on: { click: () => dialog.close() } }, "Done"),
     ),
   );
-  return opened(dialog, button);
+  return opened(dialog, button).finally(() => shown.abort());
 }
