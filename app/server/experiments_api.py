@@ -363,8 +363,9 @@ class ExperimentsApi(RoutedApi):
             visible = [exposure for exposure in exposures if mine in (None, exposure["caller"])]
         if not visible:
             raise NotFound(
-                f"No exposure of the request '{id}': it is unknown, another caller's, older than "
-                "`ledger.retention_days`, still running, or of an endpoint without a running experiment",
+                f"Nothing is recorded of a request with the id '{id}' that you may see. Either its endpoint has no "
+                "experiment, mirror or `ledger: always`, or it has not ended yet, or its record has expired "
+                "(`ledger.retention_days`), or the id is another one: it is in the header x-request-id",
                 param="id",
             )
         shown = [{name: value for name, value in exposure.items() if name != "caller"} for exposure in visible]
