@@ -132,6 +132,7 @@ async def test_the_menu_has_the_pages_that_its_reader_may_open_and_no_others(
         roles = {"viewers": ["embed team"], "operators": {"chat": ["chat and embed"]}}
         managed.deliver(access={**access, **roles, "allow_anonymous": role == "nobody"})
     names = {"manager": "boss", "operator": "chat and embed", "viewer": "embed team", "limited caller": "chat team"}
+    titles = {"limited caller": "caller", "nobody": "caller", "open": "manager"}
     if role == "caller":
         managed.deliver(access={**access, "allow_anonymous": False})
         names["caller"] = "chat and embed"
@@ -144,7 +145,7 @@ async def test_the_menu_has_the_pages_that_its_reader_may_open_and_no_others(
         await page.get_by_role("button", name="Sign in").click()
         await page.get_by_label("API key").fill(keys[names[role]])
         await page.keyboard.press("Enter")
-        await expect(page.locator("#who")).to_be_visible()
+    await expect(page.locator("#who")).to_have_text(f"{names.get(role, 'anonymous')} · {titles.get(role, role)}")
     await page.wait_for_load_state("networkidle")
     menu = page.get_by_role("navigation")
     shown = [name for name in await menu.get_by_role("link").all_inner_texts() if name != "API"]

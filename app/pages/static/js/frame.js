@@ -19,8 +19,8 @@ export function framed() {
  */
 export function describe(me) {
   const who = find(document, "#who");
-  who.hidden = me === null || me.anonymous;
-  who.textContent = me === null ? "" : `${me.caller}${me.manages ? " · manager" : ""}`;
+  who.hidden = me === null;
+  who.textContent = me === null ? "" : `${me.caller} · ${role(me)}`;
   who.title = "You, your rights and your limits";
   find(document, 'nav a[href$="#/models"]').hidden = !me?.views;
   const { version = null, environment = null, docs_url = null } = me?.server ?? {};
@@ -31,4 +31,10 @@ export function describe(me) {
   const documentation = find(document, "#documentation");
   documentation.hidden = docs_url === null;
   documentation.setAttribute("href", docs_url ?? "");
+}
+
+/** @param {Me} me */
+function role({ manages, operates, views }) {
+  if (manages) return "manager";
+  return [operates.length && "operator", views && "viewer"].filter(Boolean).join(", ") || "caller";
 }

@@ -187,8 +187,8 @@ window.addEventListener("hashchange", () => {
 });
 framed();
 drawButton();
-waysToSignIn().then(({ credentials, oidc }) => {
-  if (api.hasKey || !credentials) drawFrame(); // the page asks for a key, not the frame
+waysToSignIn().then(({ credentials, required, oidc }) => {
+  if (api.hasKey || required === false) drawFrame(); // the page asks for a key, not the frame
   canSignIn ||= credentials || oidc !== null;
   drawButton();
 });
