@@ -294,8 +294,8 @@ class Config(_Model):
     cors: Cors | None = None
     hosts: tuple[HostName, ...] = Field(
         default=(),
-        description="Names under which browsers and clients reach this server, besides `localhost` and addresses. "
-        "Without `access` other names are refused; with it, as soon as a name is listed.",
+        description="Names of this server, besides `localhost` and addresses. Others are refused without `access`, to "
+        "callers without credentials, and to all once one is listed.",
     )
     tracing: Tracing | None = None
     console: Console = Console()

@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from starlette import routing
 from starlette.middleware.cors import CORSMiddleware
@@ -202,34 +202,47 @@ class LiveCORS:
 # - Cross-site requests. Forms and simple requests need nobody's consent. Browsers say where they come from:
 #   `Sec-Fetch-Site`, and `Origin` (Go's `http.CrossOriginProtection` decides by the same two).
 # - DNS rebinding. A name of the page's owner that now leads to this machine makes the page this server's own, for the
-#   browser. So `Host` must be a name that nobody else owns: an address, localhost, or one of the configured `hosts`.
+#   browser: it sends no `Origin` with a GET, and no `Sec-Fetch-Site` over plain HTTP. So `Host` must be a name that
+#   nobody else owns: an address, localhost, or one of the configured `hosts`.
 #
-# Programs send no `Origin` and no `Sec-Fetch-Site`, and are not concerned. Where keys are required a page has none to
-# send, since browsers keep no key of this server's; so nothing is checked there but `hosts`, if they are configured.
+# A server that other machines reach is also called by names that the public DNS does not have, so that no page has them
+# either: those of one word, and those of Kubernetes services. Callers without a credential (`allow_anonymous`) are
+# known by the network that they are in, and so are a browser's pages there: they must use such a name, or one of
+# `hosts`.
+#
+# Programs send no `Origin` and no `Sec-Fetch-Site`. Where keys are required a page has none to send, since browsers
+# keep no key of this server's, and is a stranger; so nothing is checked there but `hosts`, if they are configured.
 
 _OF_PAGES = frozenset({b"origin", b"sec-fetch-site"})
 
 RawHeaders = Collection[tuple[bytes, bytes]]
+Whose = Literal["all", "anonymous", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserPolicy:
-    """`hosts`: names of this server besides addresses and localhost; None: any `Host` is right. `origins`: the pages
-    that may call it, `*` for all. `pages`: whose requests must not come from other pages: everyone's, only those
-    without a credential, or nobody's."""
+    """`hosts`: names of this server besides addresses and localhost. `private`: whether names that no page can have are
+    its own, too. `named` and `pages`: whose requests must use a name of its own, and must not come from other pages:
+    everyone's, only those without a credential, or nobody's. `origins`: the pages that may call it, `*` for all."""
 
-    hosts: frozenset[str] | None
+    hosts: frozenset[str]
+    private: bool
+    named: Whose
+    pages: Whose
     origins: frozenset[str]
-    pages: str
 
     @classmethod
     def of(cls, config: Config) -> Self:
         """The rules of a configuration."""
         access = config.access
-        named = frozenset(name.lower() for name in config.hosts)
-        hosts = named if named or not access.may_be_exposed else None
-        pages = "all" if not access.knows_callers else "anonymous" if access.allow_anonymous else "none"
-        return cls(hosts, frozenset(config.cors.origins if config.cors is not None else ()), pages)
+        pages: Whose = "all" if not access.knows_callers else "anonymous" if access.allow_anonymous else "none"
+        return cls(
+            frozenset(name.lower() for name in config.hosts),
+            access.may_be_exposed,
+            "all" if config.hosts else pages,
+            pages,
+            frozenset(config.cors.origins if config.cors is not None else ()),
+        )
 
     def check(self, method: str, headers: RawHeaders) -> None:
         """Raises Forbidden if a browser sends the request for another page, or under a name that is not this server's.
@@ -238,16 +251,22 @@ class BrowserPolicy:
         """
         fields = dict(headers)
         host = fields.get(b"host", b"")
-        if self.hosts is not None and host and not _is_own(host) and _name(host) not in self.hosts:
+        is_named = self.named == "none" or self._has(host)
+        if is_named and (self.pages == "none" or _OF_PAGES.isdisjoint(fields)):  # nearly always
+            return
+        is_anonymous = not credentials(headers_of({"headers": headers}))
+        if not is_named and (self.named == "all" or is_anonymous):
             raise Forbidden(
                 f"Host: '{_printable(host)}' is no name of this server: list it under `hosts` in the configuration",
                 param="Host",
                 code="foreign_host",
             )
-        if self.pages == "none" or _OF_PAGES.isdisjoint(fields):  # nearly always
-            return
-        if not (self.pages == "anonymous" and credentials(headers_of({"headers": headers}))):
+        if self.pages == "all" or (self.pages == "anonymous" and is_anonymous):
             self._check_page(method, host, fields)
+
+    def _has(self, host: bytes) -> bool:
+        """Whether a `Host` is this server's own."""
+        return _is_own(host) or _name(host) in self.hosts or (self.private and _is_private(host))
 
     def _check_page(self, method: str, host: bytes, fields: dict[bytes, bytes]) -> None:
         site, origin = fields.get(b"sec-fetch-site"), fields.get(b"origin")
@@ -289,15 +308,25 @@ def _opens_a_page(method: str, fields: dict[bytes, bytes]) -> bool:
 
 @lru_cache(maxsize=256)
 def _is_own(host: bytes) -> bool:
-    """Whether a `Host` is an address, or localhost. No page's owner can let an address lead elsewhere, and localhost
-    and the names below it belong to every machine itself (RFC 6761, 6.3). 0.0.0.0, :: and IPv4 in IPv6 lead to this
-    machine, too, but browsers do not trust them and send no `Sec-Fetch-Site` there."""
+    """Whether a `Host` is an address, localhost, or missing. No page's owner can let an address lead elsewhere, and
+    localhost and the names below it belong to every machine itself (RFC 6761, 6.3). 0.0.0.0, :: and IPv4 in IPv6 lead
+    to this machine, too, but browsers do not trust them and send no `Sec-Fetch-Site` there."""
+    if not host:
+        return True
     name = _name(host)
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
     return not address.is_unspecified and getattr(address, "ipv4_mapped", None) is None
+
+
+@lru_cache(maxsize=256)
+def _is_private(host: bytes) -> bool:
+    """Whether a `Host` is a name that the public DNS does not have: one word, or a Kubernetes service's long forms.
+    `service.namespace` is none, since a namespace may have the name of a public domain."""
+    name = _name(host)
+    return ("." not in name and ":" not in name) or name.endswith((".svc", ".svc.cluster.local"))
 
 
 def _name(host: bytes) -> str:

@@ -65,6 +65,11 @@ applications:
 {{- $access := dict "keys_file" "/etc/switchyard/keys.yaml" "managers" .Values.managers "limits" $limits }}
 {{- $all := dict "endpoints" $endpoints "defaults" $defaults "access" $access "deployments" $deployments }}
 {{- with .Values.ledger.url }}{{ $_ := set $all "ledger" (dict "url" .) }}{{ end }}
+{{- with .Values.router.access }}
+{{- if and .allow_anonymous $.Values.host (not (contains "*" $.Values.host)) }}
+{{- $_ := set $all "hosts" (list $.Values.host (printf "%s-serve-svc.%s" $.Release.Name $.Release.Namespace)) }}
+{{- end }}
+{{- end }}
 {{- include "switchyard.merged" (list $all .Values.router) }}
 {{- end }}
 

@@ -217,14 +217,37 @@ def test_where_keys_are_required_a_page_has_none_and_nothing_else_is_asked(rig: 
     assert chat(rig, **foreign) == 403
     for nobody in ({"authorization": "Basic YTpi"}, {"api_key": ""}, {"authorization": "Bearer"}):
         assert chat(rig, **nobody, **foreign) == 403
-    assert chat(rig, host="models.example.com") == 200
+    assert chat(rig, authorization=f"Bearer {key}", host="models.example.com") == 200
+    assert chat(rig, host="models.example.com") == 403
+
+
+ANYONES = ("models.example.com", "switchyard.dev", "a.svc.evil.example", "0.0.0.0", "[::ffff:127.0.0.1]")
+"""Names that a page may have. `switchyard.dev` is that of a service in a namespace, too."""
 
 
 def test_a_server_that_admits_everyone_admits_no_pages(rig: Rig) -> None:
     rig.change(access={"allow_anonymous": True})
+    for name in ANYONES:
+        assert chat(rig, host=name) == 403, name
+        assert chat(rig, host=name, authorization="Bearer none") == 403, name
+        assert httpx.get(f"{rig.url}{TRAFFIC}", headers={"host": f"{name}:8000"}).status_code == 403, name
+    rig.change(hosts=["models.example.com"], access={"allow_anonymous": True})
     assert chat(rig, host="models.example.com") == 200
     assert chat(rig, host="models.example.com", origin="https://models.example.com") == 200
     assert chat(rig, host="models.example.com", origin=EVIL, authorization="Bearer none") == 403
+
+
+PRIVATE = ("switchyard", "switchyard-serve-svc:8000", "switchyard.team.svc", "switchyard.team.svc.cluster.local.:8000")
+
+
+@pytest.mark.parametrize("hosts", [[], ["models.example.com"]])
+def test_programs_of_the_same_network_reach_a_server_by_the_names_that_no_page_has(rig: Rig, hosts: list[str]) -> None:
+    rig.change(hosts=hosts, access={"allow_anonymous": True})
+    for name in ("10.1.2.3:8000", "localhost", *PRIVATE):
+        assert chat(rig, host=name) == 200, name
+    rig.change(hosts=hosts, access={"allow_anonymous": False})
+    for name in PRIVATE:
+        assert chat(rig, host=name) == 403, name
 
 
 @pytest.mark.parametrize("name", ["http://models.example.com", "models.example.com:8000", "a b", "*", ""])

@@ -191,6 +191,31 @@ def test_the_notes_have_the_next_commands_and_what_may_stop_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "hosts"),
+    [
+        ({"host": "a.example.com"}, None),
+        ({"router": {"access": {"allow_anonymous": True}}}, None),
+        (
+            {"host": "a.example.com", "router": {"access": {"allow_anonymous": True}}},
+            ["a.example.com", "blue-serve-svc.team"],
+        ),
+        ({"host": "*.example.com", "router": {"access": {"allow_anonymous": True}}}, None),
+        ({"host": "a.example.com", "router": {"access": {"allow_anonymous": True}, "hosts": ["b"]}}, ["b"]),
+    ],
+)
+def test_callers_without_credentials_may_use_the_names_that_a_release_has(
+    real: Helm, values: dict[str, Any], hosts: list[str] | None
+) -> None:
+    made = {**values, "models": [{**MODEL, "source": "package:x"}]}
+    for files in (render(made, name="blue", namespace="team"), real.render(made, name="blue", namespace="team")):
+        spec = ray_service(chart.objects({name: text for name, text in files.items() if name.endswith(".yaml")}))[
+            "spec"
+        ]
+        (router,) = (part for part in yaml.safe_load(spec["serveConfigV2"])["applications"] if part["name"] == "router")
+        assert router["deployments"][0]["user_config"].get("hosts") == hosts
+
+
+@pytest.mark.parametrize(
     ("ledger", "kept"),
     [({}, False), ({"size": "10Gi"}, True), ({"url": "s3://bucket/ledger", "credentials": "bucket"}, True)],
 )
