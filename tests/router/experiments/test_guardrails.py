@@ -83,7 +83,7 @@ async def test_empty_answers_of_a_treatment_raise_an_alarm(live: LiveRig) -> Non
     live.experiment(guardrails=[{"event": event, "action": "rollback"} for event in ("error", "empty", "stalled")])
     live.green.answer = lambda body: stream([chunk(" \n"), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
     report, _ = await until_alarm(live, "empty")
-    assert only_alarm(report, "empty").startswith("Guardrail empty: green exceeds the limit")
+    assert only_alarm(report, "empty").startswith("Guardrail empty: green was found above the limit")
     assert guardrail(report, "error").events == {"blue": 0, "green": 0}
 
 
@@ -101,7 +101,7 @@ async def test_a_treatment_that_hangs_is_found_while_it_hangs(live: LiveRig, str
         hanging = [task for task in tasks if not task.done()]
         report = await live.report(lambda report: guardrail(report, "slow").events["green"] == len(hanging))
         assert report.requests["green"] == 0, "no request has ended"
-        assert only_alarm(report, "slow").startswith("Guardrail slow: green exceeds the limit")
+        assert only_alarm(report, "slow").startswith("Guardrail slow: green was found above the limit")
         for task in hanging:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
