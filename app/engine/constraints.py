@@ -1,7 +1,7 @@
 """Constraints of a request on its answer: JSON Schemas, regular expressions and grammars in vLLM's request fields.
 
 vLLM accepts some that no answer satisfies and fails while it generates, with an internal error that does not mention
-the request. `unsatisfiable_field` recognises them before the engine is called. Contract: vLLM 0.29's
+the request. `refused_constraint` recognises them before the engine is called. Contract: vLLM 0.29's
 `StructuredOutputsParams`.
 
 Decides whether a JSON Schema, regular expression or grammar admits any text at all.
@@ -294,6 +294,29 @@ def constrained_field(body: Mapping[str, Any]) -> str | None:
     return next((name for name, _ in _constraints(body)), None)
 
 
+def refused_constraint(
+    body: Mapping[str, Any], size: int | None = None, effort: Effort | None = None
+) -> tuple[str, str] | None:
+    """The first field of a vLLM request that no engine should compile, as clients write its path, and why.
+
+    `size`: of a body that contains it, in bytes. `effort`: what bodies share that come in one request.
+    """
+    if (size is None or size > MOST_BYTES) and (field := too_large_field(body)) is not None:
+        return field, f"a constraint has at most {MOST_BYTES} bytes"
+    if CONSTRAINTS.isdisjoint(body):  # most requests
+        return None
+    if (field := too_long_field(body)) is not None:
+        return field, f"an expression or grammar has at most {MOST_CHARACTERS} characters"
+    if (field := too_repetitive_field(body)) is not None:
+        return field, f"the lengths, counts and repetitions of a constraint add up to {MOST_REPETITIONS} at most"
+    if (field := unsatisfiable_field(body, effort)) is not None:
+        return field, f"{THIS_CONSTRAINT} is satisfied by no text"
+    return None
+
+
+THIS_CONSTRAINT = "this schema, expression or grammar"
+
+
 def too_long_field(body: Mapping[str, Any]) -> str | None:
     """The field with an expression or grammar that is too long to be compiled; its path, as clients write it."""
     if "structured_outputs" not in body:
@@ -350,7 +373,7 @@ _REPEATS = re.compile(
 
 
 def unsatisfiable_field(body: Mapping[str, Any], effort: Effort | None = None) -> str | None:
-    """The first field whose constraint no answer satisfies. `effort` is what bodies share that come in one request."""
+    """The first field whose constraint no answer satisfies."""
     if CONSTRAINTS.isdisjoint(body):
         return None
     effort = effort or Effort()

@@ -20,7 +20,7 @@ from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest, Flow, Repl
 from app.dialects.bodies import value_at
 from app.engine.answers import JSON, checked_answer
 from app.engine.collectors import CutCalls, StreamCollector, cut_calls
-from app.engine.constraints import constrained_field
+from app.engine.constraints import THIS_CONSTRAINT, constrained_field
 from app.engine.context import counted
 from app.engine.errors import (
     ENDED_EARLY,
@@ -50,7 +50,7 @@ from app.errors import (
 from app.exchange.continuation import ContinuedStream, DeliveredStream
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
-from app.exchange.request import check_engine_params, check_resumed, check_salt, check_token_ids, impossible
+from app.exchange.request import check_engine_params, check_resumed, check_salt, check_token_ids, refused_field
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
@@ -231,9 +231,8 @@ class Attempt:
             and suspect
             and await exchange.state.health.is_healthy(self._target.name, exchange.snapshot)
         ):
-            raise impossible(
-                exchange.call, field, "is satisfied by no text, or too ambiguous to be followed"
-            ) from error
+            reason = f"{THIS_CONSTRAINT} is satisfied by no text, or too ambiguous to be followed"
+            raise refused_field(exchange.call.field_names, field, reason) from error
         self._failed(error)
 
     def _failed(self, error: UpstreamError, *, is_lost: bool = False) -> None:

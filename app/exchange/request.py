@@ -22,16 +22,7 @@ from app.aio import ClientDisconnected, Receive, result_within
 from app.config.schema import ENGINE_PARAMS, Config, ContentFilter, Endpoint, Timeouts
 from app.dialects.base import Call, EngineRequest
 from app.dialects.bodies import members
-from app.engine.constraints import (
-    CONSTRAINTS,
-    MOST_BYTES,
-    MOST_CHARACTERS,
-    MOST_REPETITIONS,
-    too_large_field,
-    too_long_field,
-    too_repetitive_field,
-    unsatisfiable_field,
-)
+from app.engine.constraints import refused_constraint
 from app.engine.expected import prompts_of
 from app.engine.model import Model
 from app.engine.output import max_tokens
@@ -140,26 +131,14 @@ def check_constraints(call: Call, size: int) -> None:
     """Raises BadRequest if a schema, expression or grammar in the request admits no answer, or is too long. `size`: the
     body's, in bytes.
     """
-    if size > MOST_BYTES and (found := too_large_field(call.body)) is not None:
-        name = call.field_names.get(found, found)
-        raise BadRequest(f"{name}: a constraint has at most {MOST_BYTES} bytes", param=name)
-    if CONSTRAINTS.isdisjoint(call.body):  # most requests
-        return
-    if (found := too_long_field(call.body)) is not None:
-        name = call.field_names.get("structured_outputs", found)
-        raise BadRequest(f"{name}: an expression or grammar has at most {MOST_CHARACTERS} characters", param=name)
-    if (found := too_repetitive_field(call.body)) is not None:
-        name = call.field_names.get(found, found)
-        message = f"{name}: the lengths, counts and repetitions of a constraint add up to {MOST_REPETITIONS} at most"
-        raise BadRequest(message, param=name)
-    if (field := unsatisfiable_field(call.body)) is not None:
-        raise impossible(call, field, "is satisfied by no text")
+    if (refused := refused_constraint(call.body, size)) is not None:
+        raise refused_field(call.field_names, *refused)
 
 
-def impossible(call: Call, field: str, reason: str) -> BadRequest:
-    """The error for a constraint in vLLM's `field` that no answer keeps, under the client's name for it."""
-    name = call.field_names.get(field, field)
-    return BadRequest(f"{name}: this schema, expression or grammar {reason}", param=name)
+def refused_field(field_names: Mapping[str, str], field: str, reason: str) -> BadRequest:
+    """The error for a field of a vLLM request, under the client's name for it."""
+    name = field_names.get(field.partition(".")[0], field)
+    return BadRequest(f"{name}: {reason}", param=name)
 
 
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")

@@ -12,7 +12,7 @@ from app.dialects.tgi.chat import Chat, ChatCompletion
 from app.dialects.tgi.fields import GenerateRequest, read
 from app.dialects.tgi.generate import Generate
 from app.dialects.tgi.profile import RequestStyle, profile_of
-from app.engine.constraints import Effort, too_large_field, too_long_field, too_repetitive_field, unsatisfiable_field
+from app.engine.constraints import Effort, refused_constraint
 from app.engine.output import find_usage
 from app.errors import BadRequest, Unprocessable
 
@@ -69,15 +69,10 @@ def _instance(instance: Any, path: str, context: ParseContext, effort: Effort) -
     try:
         translation = _translation({**instance, "stream": False}, context)
         # The exchange checks the constraints of single requests only.
-        for too_much in (too_long_field, too_large_field, too_repetitive_field):
-            if (field := too_much(translation.body)) is not None:
-                name = translation.field_names.get(field.partition(".")[0], field)
-                raise Unprocessable(
-                    f"{name}: a schema, expression or grammar that is too long or repeats too much", param=name
-                )
-        if (field := unsatisfiable_field(translation.body, effort)) is not None:
-            name = translation.field_names.get(field, field)
-            raise Unprocessable(f"{name}: no text satisfies this schema or expression", param=name)
+        if (refused := refused_constraint(translation.body, effort=effort)) is not None:
+            field, reason = refused
+            name = translation.field_names.get(field.partition(".")[0], field)
+            raise Unprocessable(f"{name}: {reason}", param=name)
     except (BadRequest, Unprocessable) as error:
         raise type(error)(f"{path}: {error.message}", param=f"{path}.{error.param}", code=error.code) from None
     return translation

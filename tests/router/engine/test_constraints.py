@@ -179,3 +179,23 @@ def test_what_is_too_costly_for_one_deployment_is_the_clients_field_and_tried_no
     assert (answer.status_code, len(rig.blue.requests), rig.green.requests) == (status, 1, []), answer.text
     assert constrained_field(rig.blue.requests[0]) is not None
     assert f"{field}: {TOO_COSTLY}" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("type", "value"),
+    [
+        ("regex", REGEX),
+        ("regex", "a" * 8193),
+        ("regex", "a{60000}b{60000}"),
+        ("json", {"properties": {}, "description": "a" * 1024**2}),
+        ("json", IN_PROPERTY),
+    ],
+    ids=["satisfied by nothing", "too long", "too repetitive", "too large", "a schema that nothing satisfies"],
+)
+def test_an_instance_of_vertex_is_refused_for_the_reason_that_refuses_it_alone(rig: Rig, type: str, value: Any) -> None:
+    rig.change(defaults={"completions": "chat"})
+    alone = httpx.post(f"{rig.url}/generate", json=generation(type, value)).json()["error"]
+    among = httpx.post(f"{rig.url}/vertex", json={"instances": [{"inputs": "x"}, generation(type, value)]})
+    named = alone.replace("parameters.grammar: ", "instances[1]: parameters.grammar: ")
+    assert (among.status_code, among.json()["error"]) == (422, named != alone and named)
+    assert rig.blue.requests == rig.green.requests == []
