@@ -15,6 +15,7 @@ from tests.simulation import (
     flaps,
     guardrails,
     large_users,
+    outages,
     plans,
     quantiles,
     ramps,
@@ -144,6 +145,23 @@ def test_no_coin_counts_twice(executor: Executor, case: guardrails.Case) -> None
 
 def test_harm_after_a_change_of_weights_is_found(executor: Executor) -> None:
     assert guardrails.alarms(executor, guardrails.HARM, 20) == 1
+
+
+@pytest.mark.parametrize("outage", outages.OF_BOTH, ids=lambda outage: outage.name)
+def test_an_outage_of_both_arms_is_never_an_alarm_of_an_absolute_limit(
+    executor: Executor, outage: outages.Outage
+) -> None:
+    """Judged by each user's first request in an hour, all runs alarm where users return, or most have the treatment."""
+    assert outages.alarms(executor, outage, 40)[0] == 0
+
+
+@pytest.mark.parametrize("outage", outages.OF_ONE, ids=lambda outage: outage.name)
+def test_an_outage_of_the_treatment_alone_is_an_alarm_after_a_few_requests(
+    executor: Executor, outage: outages.Outage
+) -> None:
+    alarmed, requests = outages.alarms(executor, outage, 40)
+    assert alarmed == 1
+    assert requests <= (15 if outage.share > 0.5 else 10)
 
 
 @pytest.mark.parametrize("world", ramps.DESIGN_FALSE)

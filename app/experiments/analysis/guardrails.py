@@ -18,34 +18,25 @@ from numpy.typing import NDArray
 
 from app.config.experiments import Experiment, Guardrail
 from app.experiments.analysis.arms import ArmAssignment, Arms
-from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints, Mask, grouped
+from app.experiments.analysis.arrays import FirstSeen, Floats, Hashes, Ints, Mask
 from app.experiments.analysis.at_risk import AtRisk, Units
 from app.experiments.analysis.metrics import STREAMS_ONLY, happened, late_events, limits_of
+from app.experiments.analysis.trials import MAX_UNITS, Arm, Exposures, UnitDetector, UnitTrials
 from app.experiments.contract.report import Effect, GuardrailStatus
 from app.experiments.statistics.events import (
-    LN_SECOND,
-    Detector,
     EventEvidence,
-    Trials,
     alarm_at,
     always_failing_at,
     chance,
-    share_of_start,
     two_sided,
 )
-from app.experiments.storage.columns import F64, I32, U16, OverdueColumns, RowColumns
+from app.experiments.storage.columns import F64, I32, OverdueColumns, RowColumns
 
 # An event counts once per unit. Only the arm of its unit matters: `app.experiments.statistics.events` has the
 # mathematics.
 
-MAX_UNITS = 2_000_000
-"""Units with an event of one kind. Above, half of them are dropped, by hash: the rest suffices for any effect of
-interest.
-"""
-
 _LARGEST_RATIO = 1e4
 _HALVINGS = 40
-_LEAST_KEPT = 4096
 
 
 class UnitEvents:
@@ -140,268 +131,6 @@ def _crossing(holds: Callable[[float], bool]) -> float | None:
     return low
 
 
-class UnitDetector:
-    """A detector of trials of units: `app.experiments.statistics.events` has the mathematics."""
-
-    def __init__(self, trials: Trials = "events") -> None:
-        self._detector = Detector(trials)
-        self._taken = 0
-        self.units = HashIndex()
-        self._at = Growing(np.float64)
-        self._number = Growing(np.int64)
-        """Of each unit's latest trial: its time, and its number, counted from 1."""
-        self._kept = _LEAST_KEPT
-
-    def add(self, unit: Hashes, at: F64, hit: Mask, p0: Floats) -> None:
-        """Trials, in about the order in which they happened: equally long arrays, `hit` and `p0` as in `Detector`.
-
-        Records of one unit with the same time are of one request, which counts once.
-        """
-        order = np.lexsort((unit, at))
-        unit, at = unit[order], at[order]
-        again = np.zeros(len(unit), np.bool_)
-        again[1:] = (unit[1:] == unit[:-1]) & (at[1:] == at[:-1])
-        position = self.units.find(unit)
-        known = np.flatnonzero(position >= 0)
-        again[known] |= self._at.values[position[known]] == at[known]
-        rows = order[~again]
-        if len(rows):
-            self._detector.add(hit[rows], p0[rows], self._follow(unit[~again], at[~again]))
-            self._forget()
-
-    def _follow(self, unit: Hashes, at: F64) -> Ints:
-        """Takes up trials; returns the number of each unit's trial before, 0 if there is none."""
-        order, starts = grouped(unit)
-        position = self.units.add(unit[order[starts]])
-        for column in (self._at, self._number):
-            column.resize(len(self.units))
-        numbers = self._taken + 1 + np.arange(len(unit))
-        before = np.empty(len(unit), np.int64)
-        before[order[1:]] = numbers[order[:-1]]
-        before[order[starts]] = self._number.values[position]
-        last = order[np.append(starts[1:], len(unit)) - 1]
-        self._at.values[position], self._number.values[position] = at[last], numbers[last]
-        self._taken += len(unit)
-        return before
-
-    def _forget(self) -> None:
-        """Forgets units whose latest trial no living start counts, once they may be many."""
-        if len(self.units) > self._kept:
-            kept = np.flatnonzero(self._number.values > self._detector.oldest)
-            self.units.keep(kept)
-            for column in (self._at, self._number):
-                column.keep(kept)
-            self._kept = max(_LEAST_KEPT, 2 * len(kept))
-
-    @property
-    def ln_e(self) -> float:
-        """The evidence now, ln."""
-        return self._detector.ln_e
-
-    @property
-    def largest(self) -> float:
-        """The largest evidence so far, ln: it alarms at `alarm_at`."""
-        return self._detector.largest
-
-
-# A unit that always fails says no more about the others on its second day than on its first. So a trial is the first
-# exposure of each unit, in the run or since a start of the detector; and, in tests of their own, each unit's first
-# exposure after 1 earlier turn, after 2 or 3, after 4 to 7 and so on: what never happens at first may happen later.
-# Whether control itself keeps the limit is judged by the first exposure of each unit in each hour, too, since that is
-# about the present.
-
-_HOUR_S = 3600.0
-
-_ENOUGH_TRIALS = 20
-"""The number of trials from which control's present rate is that of its latest two hours alone."""
-
-_WHOLE_RUN = _HOURS = math.log(0.5)
-"""The share, ln, of the error rate of what is said of control: half by the whole run, half by all hours together."""
-
-Arm = NDArray[np.int8]
-
-
-class UnitTrials:
-    """The trials of control and of one treatment. `alpha`: the error rate of what is said of either."""
-
-    def __init__(self, max_rate: float, treatment: int, alpha: float) -> None:
-        self._max_rate = max_rate
-        self._treatment = treatment
-        self._control = _Control(max_rate, alpha)
-        self._outage = _Outage(max_rate)
-        self._first = _FirstTrials(max_rate)
-        self._later: dict[int, _FirstTrials] = {}
-        """By the number of binary digits of the earlier turns."""
-        self.detector = UnitDetector("exposures")
-        self.largest = 0.0
-        """The largest evidence so far, ln: it alarms at `alarm_at`."""
-
-    def add(self, unit: Hashes, at: F64, hit: Mask, arm: Arm, turn: U16 | None) -> None:
-        """Exposures of any arms: equally long arrays. `turn`: earlier turns of the conversation, if they are known."""
-        control = arm == 0
-        treated = (arm == self._treatment) & ~self._outage.holds(unit, at, hit, control)
-        self._control.add(unit[control], at[control], hit[control])
-        if not treated.any():
-            return
-        unit, at, hit = unit[treated], at[treated], hit[treated]
-        self._first.add(unit, at, hit)
-        if turn is not None:
-            self._add_later(unit, at, hit, turn[treated])
-        self.largest = max(self.largest, self.ln_e)
-        self.detector.add(unit, at, hit, np.full(len(unit), self._max_rate))
-
-    def _add_later(self, unit: Hashes, at: F64, hit: Mask, turn: U16) -> None:
-        digits = np.frexp(turn.astype(np.float64))[1]
-        for number in np.unique(digits[turn > 0]).tolist():
-            rows = digits == number
-            self._later.setdefault(number, _FirstTrials(self._max_rate)).add(unit[rows], at[rows], hit[rows])
-
-    @property
-    def evidence(self) -> EventEvidence:
-        """The evidence of the first exposures."""
-        return self._first.evidence
-
-    @property
-    def ln_e(self) -> float:
-        """The evidence now, ln, of the turns for which it is largest in proportion to their share of alpha."""
-        later = (trials.evidence.ln_e + LN_SECOND - number * math.log(2) for number, trials in self._later.items())
-        return max(self.evidence.ln_e, *later) if self._later else self.evidence.ln_e
-
-    @property
-    def control_rate(self) -> float | None:
-        """Control's trials with the event by its trials, at present; None before there are any."""
-        return self._control.rate
-
-    @property
-    def control_is_above(self) -> bool:
-        """Whether control's present rate is above the limit, which may be chance."""
-        return (self.control_rate or 0.0) > self._max_rate
-
-    @property
-    def control_exceeds(self) -> bool:
-        """Whether control itself exceeds the limit. Where it keeps it, that is ever said with probability at most
-        `alpha`.
-        """
-        return self.control_is_above and self._control.exceeds
-
-    def detectable(self, threshold: float) -> float | None:
-        """The smallest rate that would have been detected by now."""
-        return self.evidence.detectable(self._max_rate, threshold)
-
-
-class _FirstTrials:
-    """Each unit's first exposure."""
-
-    def __init__(self, max_rate: float, max_units: int = MAX_UNITS) -> None:
-        self._max_rate = max_rate
-        self._seen = FirstSeen(arms=1, max_units=max_units)
-        self.evidence = EventEvidence("exposures")
-
-    def add(self, unit: Hashes, at: F64, hit: Mask) -> None:
-        """Exposures: equally long arrays."""
-        self._seen.add(unit, at, np.where(hit, 0, 1).astype(np.int32), np.zeros(len(unit), np.int8))
-        hits, misses = self.table.tolist()
-        self.evidence.restore({"counts": [(self._max_rate, hits, misses)], "largest": 0.0})
-
-    @property
-    def table(self) -> Ints:
-        """Units with the event at that exposure, and without."""
-        counts = np.zeros(2, np.int64)
-        counts[: len(self._seen.counts)] = self._seen.counts[:, 0]
-        return counts
-
-
-class _Control:
-    """Control's trials: the first exposure of each unit in the run, and in each hour. After two hours, an hour is
-    closed.
-    """
-
-    def __init__(self, max_rate: float, alpha: float) -> None:
-        self._max_rate, self._threshold = max_rate, -math.log(alpha)
-        self._run = _FirstTrials(max_rate)
-        self._open: dict[int, _FirstTrials] = {}
-        self._closed: Ints = np.zeros(2, np.int64)
-        self._since: int | None = None
-
-    def add(self, unit: Hashes, at: F64, hit: Mask) -> None:
-        """Exposures: equally long arrays."""
-        if not len(unit):
-            return
-        self._run.add(unit, at, hit)
-        hour = (at // _HOUR_S).astype(np.int64)
-        self._since = int(hour.min()) if self._since is None else self._since
-        latest = max([int(hour.max()), *self._open])
-        for number in (latest - 1, latest):
-            rows = hour == number
-            if rows.any():
-                self._open.setdefault(number, _FirstTrials(self._max_rate)).add(unit[rows], at[rows], hit[rows])
-        for number in [number for number in self._open if number < latest - 1]:
-            self._closed = self._closed + self._open.pop(number).table
-
-    @property
-    def rate(self) -> float | None:
-        """The share with the event: of the latest two hours if there are enough, else of the whole run."""
-        recent = sum((trials.table for trials in self._open.values()), np.zeros(2, np.int64))
-        hits, misses = (recent if recent.sum() >= _ENOUGH_TRIALS else recent + self._closed).tolist()
-        return hits / (hits + misses) if hits + misses else None
-
-    @property
-    def exceeds(self) -> bool:
-        """Whether the run, or one of the latest two hours, is evidence that the rate is above the limit."""
-        evidence = [self._run.evidence.ln_e + _WHOLE_RUN]
-        for number, trials in self._open.items():
-            start = max(number - (self._since or 0), 0) + 1
-            evidence.append(trials.evidence.ln_e + _HOURS + share_of_start(start))
-        return max(evidence) >= self._threshold
-
-
-class _Outage:
-    """Whether control was above the limit when an exposure began: by what had happened to control before it, as
-    `_Control.rate` has it, or in its latest trials: an outage of minutes moves the rate of two hours late. What happens
-    to the treatment then is no evidence; that nothing after it decides keeps the e-process one.
-    """
-
-    def __init__(self, max_rate: float) -> None:
-        self._max_rate = max_rate
-        self._open: dict[int, tuple[HashIndex, Ints]] = {}
-        """Control's units of each hour, and how many of them had the event at first, and had not."""
-        self._closed: Ints = np.zeros(2, np.int64)
-        self._latest = np.zeros(_ENOUGH_TRIALS, np.int64)
-        """Whether each of control's latest trials had the event."""
-
-    def holds(self, unit: Hashes, at: F64, hit: Mask, control: Mask) -> Mask:
-        """Takes up exposures of any arms, and returns whether it holds at each: equally long arrays."""
-        hour = (at // _HOUR_S).astype(np.int64)
-        if self._open:
-            hour = np.maximum(hour, max(self._open) - 1)
-        order, above = np.lexsort((unit, ~control, at)), np.zeros(len(unit), np.bool_)
-        for number in np.unique(hour).tolist():
-            rows = order[hour[order] == number]
-            above[rows] = self._of_hour(number, unit[rows], hit[rows], control[rows])
-        return above
-
-    def _of_hour(self, number: int, unit: Hashes, hit: Mask, control: Mask) -> Mask:
-        for old in [old for old in self._open if old < number - 1]:
-            self._closed = self._closed + self._open.pop(old)[1]
-        units, counts = self._open.setdefault(number, (HashIndex(), np.zeros(2, np.int64)))
-        own = np.flatnonzero(control)
-        new = own[np.sort(np.unique(unit[own], return_index=True)[1])]
-        new = new[units.find(unit[new]) < 0]
-        units.add(unit[new])
-        is_new = np.zeros(len(unit), np.bool_)
-        is_new[new] = True
-        so_far = np.cumsum(np.stack([is_new & hit, is_new & ~hit], axis=1), axis=0)
-        recent = so_far + sum((table for _, table in self._open.values()), np.zeros(2, np.int64))
-        self._open[number] = units, counts + so_far[-1]
-        known = np.where(recent.sum(axis=1, keepdims=True) >= _ENOUGH_TRIALS, recent, recent + self._closed)
-        latest = np.concatenate([self._latest, hit[new]])
-        self._latest = latest[-_ENOUGH_TRIALS:]
-        total = np.append(0, np.cumsum(latest))
-        hits = (total[_ENOUGH_TRIALS:] - total[:-_ENOUGH_TRIALS])[np.cumsum(is_new)]
-        suddenly = (hits > 1) & (hits > self._max_rate * _ENOUGH_TRIALS)
-        return np.asarray(suddenly | (known[:, 0] > self._max_rate * known.sum(axis=1)))
-
-
 MIN_UNITS = 3
 """The number of distinct units that must have had the event on the treatment before an alarm."""
 C = TypeVar("C", RowColumns, OverdueColumns)
@@ -447,7 +176,9 @@ class GuardrailWatch:
                 own = arm == number
                 self._requests[place] += (int((hit & own).sum()), int(own.sum()))
         if self._trials is not None:
-            self._trials.add(unit, at, hit, arm, columns.turn if isinstance(columns, RowColumns) else None)
+            turn = columns.turn if isinstance(columns, RowColumns) else np.zeros(len(unit), np.uint16)
+            came = np.where(np.isnan(columns.arrived), at, columns.arrived)
+            self._trials.add(Exposures(unit, at, hit, turn, came), arm)
         is_new = self._events.add(unit[hit], at[hit], weights[hit], arm[hit])
         if self._trials is None and (is_new or (rows and any(self._events.units))):
             self._compare(unit[hit], at[hit], weights[hit], arm[hit], sets)
