@@ -1,6 +1,6 @@
 """Callers: their names, credentials and permissions. Pure functions of headers, caller and configuration."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -147,6 +147,10 @@ class Roles:
     def may_operate(self, caller: Caller, endpoint: str) -> bool:
         """Whether `caller` may change the endpoint's traffic, and decide about its experiments."""
         return self.may_manage(caller) or caller.principal in self.operators.get(endpoint, ())
+
+    def operated(self, caller: Caller, endpoints: Iterable[str]) -> list[str]:
+        """The `endpoints` that `caller` may operate."""
+        return [name for name in endpoints if self.may_operate(caller, name)]
 
     def may_view(self, caller: Caller) -> bool:
         """Whether `caller` may read what concerns other callers."""

@@ -59,10 +59,12 @@ FAILED, ANSWERED, RUNNING = "failed", "answered", "running"
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requests that somebody asks for. `endpoints`: those that the reader may see; None: all, also requests that
-    name none. `caller_id`: only the reader's own. The rest are the reader's filters."""
+    name none. `caller_id`: only the reader's own, and at the endpoints `operated` everyone's. The rest are the reader's
+    filters."""
 
     endpoints: list[str] | None = None
     caller_id: str | None = None
+    operated: list[str] = []
     id: str | None = None
     endpoint: str | None = None
     deployment: str | None = None
@@ -77,7 +79,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether the reader may see the request. One that has reached no endpoint is its caller's own."""
         is_own = self.caller_id is not None and not request.endpoint
         at_seen_endpoint = self.endpoints is None or request.endpoint in self.endpoints or is_own
-        return at_seen_endpoint and self.caller_id in (None, request.caller_id)
+        return at_seen_endpoint and (self.caller_id in (None, request.caller_id) or request.endpoint in self.operated)
 
     def matches(self, request: ListedRequest) -> bool:
         """Whether the request passes the filters."""

@@ -1,13 +1,14 @@
 """`GET /api/requests`: the requests that run and the last ones, of all routers; `GET /api/texts/{id}`: the
 recorded text of one of them; `GET /api/history`: the counts over time.
 
-Managers and viewers see everybody's requests at the endpoints that they may use, others their own. A history counts all
+Managers and viewers see everybody's requests at the endpoints that they may use, operators those at the endpoints that
+they operate, and others their own. A history counts all
 requests of an endpoint, so that everyone who may use the endpoint sees it. While the controller of experiments does not
 answer, and where there is none, both are this router's alone, and say so.
 
-Texts are there only where `record: {text: full}` says so, and for managers alone: a viewer sees everyone's requests,
-and a caller its own, without them. Each reading leaves a record in the audit log. The message of a failed request is
-ours, and quotes no prompt; an engine's own may, and is a text in this sense, but for the record.
+Texts are there only where `record: {text: full}` says so, and for managers alone: others see requests without them.
+Each reading leaves a record in the audit log. The message of a failed request is ours, and quotes no prompt; an
+engine's own may, and is a text in this sense, but for the record.
 
 Requests without valid credentials have no caller. They are counted by minute and reason, for whoever has a role.
 """
@@ -31,6 +32,8 @@ from app.exposures.identity import request_hash
 from app.server.openapi import Operation
 from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, ask_in_time, openai_words
 
+NOWHERE = "-"
+"""In place of an endpoint's name: requests that reached none."""
 ALL, ALONE = "all routers", "this router alone"
 _STATUS = re.compile(rf"{FAILED}|{ANSWERED}|{RUNNING}|[1-5]\d\d|[1-5]xx")
 _NEVER_CACHED = {"cache-control": "no-store"}
@@ -46,7 +49,7 @@ class ActivityApi:
         self._text_entry = ApiRoute("GET", "/api/texts/{id:path}", "recorded_text", self._text, audited=True)
         query: dict[str, Schema] = {
             "id": {"description": "The request's id: x-request-id"},
-            "endpoint": {},
+            "endpoint": {"description": f"A name, or {NOWHERE} for requests that reached none"},
             "deployment": {},
             "caller": {},
             "status": {"description": f"{FAILED}, {ANSWERED}, {RUNNING}, a status, or a class of them: 5xx"},
@@ -69,8 +72,10 @@ class ActivityApi:
 
     async def _requests(self, request: HTTPRequest, context: OperationContext) -> Reply:
         config = self._services.views().config
-        sees_all = self._services.access.roles.may_view(context.caller)
-        wanted = wanted_requests(request.query_params, context.caller, self._visible(context.caller), sees_all=sees_all)
+        roles, visible = self._services.access.roles, self._visible(context.caller)
+        sees_all = roles.may_view(context.caller)
+        operated = roles.operated(context.caller, config.endpoints if visible is None else visible)
+        wanted = wanted_requests(request.query_params, context.caller, visible, sees_all=sees_all, operated=operated)
         if wanted is None:
             return _reply(
                 Board().requests(Wanted(), time.time()), "nobody: without credentials you have no requests of your own"
@@ -79,13 +84,14 @@ class ActivityApi:
         found = await ask_in_time(controller, "POST", "/activity/requests", body=msgspec.json.encode(wanted))
         view = ALL if found is not None else ALONE
         content = found if found is not None else self._own.requests(wanted, time.time())
-        texts, roles = self._with_texts(context.caller), self._services.access.roles
+        texts = self._with_texts(context.caller)
         for told in (*content["requests"], *content["groups"]):
             if told["is_engines"] and told["endpoint"] not in texts:
                 told["message"] = ""
         if roles.role(context.caller) == "caller":
             del content["unauthorized"]
-        return _reply({**content, "everyones": sees_all, "trace_url": config.console.trace_url, "texts": texts}, view)
+        whose = {"everyones": sees_all, "operated": operated}
+        return _reply({**content, **whose, "trace_url": config.console.trace_url, "texts": texts}, view)
 
     def _with_texts(self, caller: Caller) -> list[str]:
         """The endpoints whose recorded texts the caller may read."""
@@ -134,9 +140,10 @@ def _reply(content: Mapping[str, Any], view: str) -> Reply:
 
 
 def wanted_requests(
-    query: Mapping[str, str], caller: Caller, endpoints: list[str] | None, *, sees_all: bool
+    query: Mapping[str, str], caller: Caller, endpoints: list[str] | None, *, sees_all: bool, operated: list[str]
 ) -> Wanted | None:
     """What the caller asks for; None if nothing can be its own. `endpoints`: those that it may use, None for all.
+    `operated`: those that it operates.
 
     Raises BadRequest.
     """
@@ -150,8 +157,9 @@ def wanted_requests(
     return Wanted(
         endpoints=endpoints,
         caller_id=None if sees_all else caller.id,
+        operated=[] if sees_all else operated,
         id=query.get("id"),
-        endpoint=query.get("endpoint"),
+        endpoint="" if query.get("endpoint") == NOWHERE else query.get("endpoint"),
         deployment=query.get("deployment"),
         caller=query.get("caller"),
         status=status,

@@ -42,7 +42,7 @@ def me_document(
         "anonymous": caller is ANONYMOUS_CALLER,
         "role": roles.role(caller),
         "manages": roles.may_manage(caller),
-        "operates": [name for name in visible.endpoints if roles.may_operate(caller, name)],
+        "operates": roles.operated(caller, visible.endpoints),
         "views": roles.may_view(caller),
         "limits_counted": "by all routers together" if limits_are_shared else "by this router alone",
         "server": {"version": own_version(), **visible.console.model_dump(include={"environment", "docs_url"})},

@@ -351,20 +351,25 @@ class ExperimentsApi(RoutedApi):
         return unit_key(sticky, caller, "")
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """The exposures of a request id: among the caller's own requests, for managers and viewers among all."""
-        self._services.views()
+        """The exposures of a request id: among the caller's own requests and all at the endpoints that it operates, for
+        managers and viewers among all."""
+        seen = self._services.views().of(context.caller)
         id = request.path_params["id"]
         visible = []
         if (hashes := self._services.ledger.hashes) is not None:
             answer = await ask(self._services.controller, "GET", f"/requests/{request_hash(id):016x}")
-            sees_all = self._services.access.roles.may_view(context.caller)
-            mine = None if sees_all else f"{hashes.caller(context.caller.id):016x}"
-            exposures = json.loads(answer.body)["exposures"]
-            visible = [exposure for exposure in exposures if mine in (None, exposure["caller"])]
+            roles = self._services.access.roles
+            mine = None if roles.may_view(context.caller) else f"{hashes.caller(context.caller.id):016x}"
+            operated = roles.operated(context.caller, seen.endpoints)
+            visible = [
+                exposure
+                for exposure in json.loads(answer.body)["exposures"]
+                if mine in (None, exposure["caller"]) or exposure["plan"]["endpoint"] in operated
+            ]
         if not visible:
             raise NotFound(
                 f"Nothing is recorded of a request with the id '{id}' that you may see. Either its endpoint has no "
-                "experiment, mirror or `ledger: always`, or it has not ended yet, or its record has expired "
+                "experiment, mirror or `ledger: always`, or it is still running, or its record has expired "
                 "(`ledger.retention_days`), or the id is another one: it is in the header x-request-id",
                 param="id",
             )

@@ -1,18 +1,21 @@
 """`GET /api/models`: what is loaded where. Each application of a model, its replicas, and what their engines say.
 
-Managers and viewers read it, at the endpoints that they may use. Every sum is one of the replicas that it lists; what
-nobody says is null. Engine arguments may hold secrets, so that only values that cannot be one are shown.
+Managers and viewers read it, at the endpoints that they may use, and operators at those that they operate. Every sum is
+one of the replicas that it lists; what nobody says is null. Engine arguments may hold secrets, so that only values that
+cannot be one are shown.
 """
 
 import asyncio
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
 
+from app.access.caller import Caller
 from app.activity.report import ReplicaStart
 from app.config.reference import packages
 from app.config.schema import Config
@@ -20,7 +23,7 @@ from app.control_plane import RUNNING
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.engine.card import EngineCard, decode
-from app.errors import SwitchyardError
+from app.errors import Forbidden, SwitchyardError
 from app.server.fleet import Fleet, FleetSource, KnownFleet, Replica
 from app.server.operations import (
     PATIENCE_S,
@@ -63,8 +66,7 @@ class ModelsApi(RoutedApi):
 
     async def _models(self, request: HTTPRequest, context: OperationContext) -> Reply:
         services = self._services
-        services.access.roles.require_viewer(context.caller, "see what is loaded where")
-        seen = services.views().of(context.caller)
+        seen = self._seen(context.caller)
         fleet, why_not = None, "No control plane: this router does not know its deployments' servers."
         if self._fleet is not None:
             try:
@@ -76,6 +78,17 @@ class ModelsApi(RoutedApi):
         document = models_document(seen, fleet, cards, starts)
         content = {"at": time.time(), "why_not": why_not or None, **document}
         return Reply(dump(content), headers={"cache-control": "no-store"})
+
+    def _seen(self, caller: Caller) -> Config:
+        """The part of the configuration whose models the caller may see. Raises Forbidden if there is none."""
+        views, roles = self._services.views(), self._services.access.roles
+        visible = views.of(caller)
+        if roles.may_view(caller):
+            return visible
+        if not (operated := roles.operated(caller, visible.endpoints)):
+            listed = "in `access.managers`, `access.viewers`, or `access.operators` of an endpoint that it may use"
+            raise Forbidden(f"'{caller.name}' may not see what is loaded where: it is not listed {listed}")
+        return views.of(replace(caller, endpoints=frozenset(operated)))
 
     async def _cards(self, known: KnownFleet, fleet: Fleet, seen: Config) -> dict[str, EngineCard]:
         """What the engines of the replicas say that the reader sees, as far as they do within `PATIENCE_S`."""

@@ -77,7 +77,7 @@ class OverviewApi(RoutedApi):
     async def _overview(self, request: HTTPRequest, context: OperationContext) -> Reply:
         seen, roles = self._seen(context), self._services.access.roles
         is_manager = roles.may_manage(context.caller)
-        operated = frozenset(name for name in seen.endpoints if roles.may_operate(context.caller, name))
+        operated = frozenset(roles.operated(context.caller, seen.endpoints))
         key = (frozenset(seen.endpoints), operated, is_manager)
         at, config, answer = self._answers.get(key, (float("-inf"), None, b""))
         if config is not seen or self._clock() - at >= CACHE_S:

@@ -10,14 +10,16 @@ import pytest
 from app.access.keys import append, create
 from deployments.cli.main import main
 from tests.router.conftest import Rig
+from tests.support.waiting import wait_until
 
 ENDPOINTS = ("chat", "other")
 USED = {"boss": ENDPOINTS, "operator": ENDPOINTS, "viewer": ENDPOINTS, "plain": ENDPOINTS, "outsider": ("embed",)}
 """The endpoints that each caller may use. `outsider` is an operator of both that it may not use."""
 
-ANY, VIEW, OPERATE, MANAGE, OPEN = (
+ANY, VIEW, WATCH, OPERATE, MANAGE, OPEN = (
     "any caller",
     "managers and viewers",
+    "managers, viewers and the operators of an endpoint",
     "managers and operators",
     "managers",
     "no credentials",
@@ -32,7 +34,7 @@ ROUTES = {
     ("PATCH", "/api/keys/{id}"): MANAGE,
     ("POST", "/api/keys/{id}/rotate"): MANAGE,
     ("POST", "/api/keys/{id}/revoke"): MANAGE,
-    ("GET", "/api/models"): VIEW,
+    ("GET", "/api/models"): WATCH,
     ("GET", "/api/texts/{id}"): MANAGE,
     ("GET", "/api/overview"): ANY,
     ("GET", "/api/events"): ANY,
@@ -117,6 +119,7 @@ def let_in(needed: str, caller: str, endpoint: str | None) -> bool:
     allowed = {
         ANY: True,
         VIEW: caller in ("boss", "viewer"),
+        WATCH: caller in ("boss", "viewer", "operator"),
         MANAGE: caller == "boss",
         OPERATE: caller == "boss" or (caller == "operator" and endpoint == "chat"),
     }
@@ -152,6 +155,36 @@ def test_a_refusal_names_the_lists_that_give_the_right(staff: Staff, capsys: pyt
     refused = capsys.readouterr().err
     assert "'operator' may not change the traffic of 'other': it is listed neither in `access.managers`" in refused
     assert "nor in `access.operators.other`" in refused
+
+
+def test_an_operator_sees_the_requests_of_its_endpoints_and_elsewhere_its_own(staff: Staff) -> None:
+    for endpoint in ENDPOINTS:
+        for caller in ("boss", "operator"):
+            headers = {"authorization": f"Bearer {staff.keys[caller]}", "x-request-id": f"{caller}-at-{endpoint}"}
+            body = {"model": endpoint, "messages": [{"role": "user", "content": "hi"}]}
+            httpx.post(f"{staff.rig.url}/v1/chat/completions", json=body, headers=headers).raise_for_status()
+
+    def seen(caller: str, query: str = "") -> set[str]:
+        return {one["id"] for one in staff.get(f"/api/requests{query}", caller)["requests"]}
+
+    everyones = {f"{caller}-at-{endpoint}" for endpoint in ENDPOINTS for caller in ("boss", "operator")}
+    wait_until(lambda: seen("boss") == everyones)
+    assert seen("viewer") == everyones
+    assert seen("operator") == everyones - {"boss-at-other"}
+    assert seen("operator", "?caller=boss") == {"boss-at-chat"}
+    assert seen("outsider") == seen("plain") == set()
+    assert staff.get("/api/requests", "operator")["operated"] == ["chat"]
+    assert staff.get("/api/requests", "outsider")["operated"] == []
+
+
+def test_an_operator_sees_the_models_of_its_endpoints_alone(staff: Staff) -> None:
+    """It has no role at `other`, which it may use."""
+    endpoints = staff.rig.config["endpoints"]
+    staff.rig.config["experiments"] = {}
+    staff.rig.change(endpoints={**endpoints, "other": endpoints["embed"]})
+    shown = {"boss": {"blue", "green", "mini"}, "viewer": {"blue", "green", "mini"}, "operator": {"blue", "green"}}
+    for caller, deployments in shown.items():
+        assert {one["deployment"] for one in staff.get("/api/models", caller)["elsewhere"]} == deployments
 
 
 def test_units_are_shown_to_those_who_change_the_traffic_or_read_everything(staff: Staff) -> None:

@@ -159,6 +159,10 @@ def test_a_request_is_found_by_its_id_and_by_the_answers(live: LedgerRig) -> Non
     assert (exposure["status"], exposure["finish"], exposure["plan"]["endpoint"]) == (200, "stop", "chat")
     assert live.call("GET", "/api/requests/chatcmpl-1").json()["exposures"][0]["request"] == exposure["request"]
     assert live.call("GET", f"/api/requests/{id}", "team b").status_code == 404
+    for endpoint, status in (("chat", 200), ("embed", 404)):
+        access = {**live.config["access"], "operators": {endpoint: ["team b"]}}
+        live.router.reconfigure({**live.config, "access": access})
+        assert live.call("GET", f"/api/requests/{id}", "team b").status_code == status
 
 
 def test_a_request_has_the_group_of_its_caller_if_experiments_tell_it_apart(live: LedgerRig) -> None:

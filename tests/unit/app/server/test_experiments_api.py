@@ -106,9 +106,12 @@ def test_without_experiments_no_controller_is_needed(rig: Rig) -> None:
 # --- requests --------------------------------------------------------------------------------------
 
 
+PLAN = {"endpoint": "chat"}
+
+
 def with_exposure(rig: Rig, caller: str) -> None:
     assert rig.controller is not None
-    row = {"assigned": BLUE, "caller": f"{HASHES.caller(rig.id_of(caller)):016x}"}
+    row = {"assigned": BLUE, "plan": PLAN, "caller": f"{HASHES.caller(rig.id_of(caller)):016x}"}
     rig.controller.reader.rows[request_hash("chatcmpl-1/2")] = [row]
 
 
@@ -116,7 +119,7 @@ def test_a_caller_sees_its_own_requests_and_a_manager_all(rig: Rig) -> None:
     with_exposure(rig, "chat team")
     for key in ("chat team", "boss"):
         shown = rig.get("/api/requests/chatcmpl-1/2", key).json()
-        assert shown == {"request_id": "chatcmpl-1/2", "exposures": [{"assigned": BLUE}]}
+        assert shown == {"request_id": "chatcmpl-1/2", "exposures": [{"assigned": BLUE, "plan": PLAN}]}
     assert refusal(rig.get("/api/requests/chatcmpl-1/2", "embed team"))[::2] == (404, "id")
 
 
