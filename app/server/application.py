@@ -28,7 +28,7 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from app.access.caller import ConfigViews
+from app.access.caller import ConfigViews, credentials
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.access.issued import IssuedKeys
 from app.activity.reporter import ActivityReporter
@@ -74,7 +74,7 @@ from app.server.fleet import ClusterMetrics, FleetSource, KnownFleet
 from app.server.keys_api import KeysApi
 from app.server.metrics import MetricsApi, present_state
 from app.server.models import ModelsApi
-from app.server.openapi import Operation, document, operations
+from app.server.openapi import Operation, document, operations, with_endpoints
 from app.server.operations import Services, WatchedController, ask
 from app.server.overview import OverviewApi
 from app.server.replicas import Readiness, RunningReplicas, UnservedDemand
@@ -259,6 +259,8 @@ class Router:
             cluster=ClusterMetrics(controller, known),
             fleet=known,
         )
+        self._documents: dict[frozenset[tuple[str, str]], bytes] = {}
+        """The OpenAPI document by the endpoints that its examples name."""
         endpoints = route_apps(partial(handle, self.state))
         self._paths: list[BaseRoute] = [
             *self._operations(),
@@ -455,7 +457,7 @@ class Router:
         return sorted({method for route in found for method in route.methods or ()})
 
     @cached_property
-    def _document(self) -> bytes:
+    def _document(self) -> Mapping[str, object]:
         """The OpenAPI document, built on first use: it takes a moment."""
         own: list[Operation] = [
             Operation(method, route.path, "switchyard", route.name.lstrip("_"), open=True)
@@ -463,11 +465,34 @@ class Router:
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
         apis = [operation for api in self._apis for operation in api.operations()]
-        return dump(document([*operations(DIALECTS), *apis, *own]))
+        return document([*operations(DIALECTS), *apis, *own])
 
     async def _openapi(self, request: HTTPRequest) -> Response:
-        """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""
-        return Response(self._document, media_type=JSON)
+        """The OpenAPI document. It is open, and names the endpoints that the caller may use in its examples alone."""
+        endpoints = await self._example_endpoints(request)
+        key = frozenset(endpoints.items())
+        if key not in self._documents:
+            if len(self._documents) >= _MOST_DOCUMENTS:
+                self._documents.clear()
+            self._documents[key] = dump(with_endpoints(self._document, endpoints))
+        return Response(self._documents[key], media_type=JSON, headers={"cache-control": "no-store"})
+
+    async def _example_endpoints(self, request: HTTPRequest) -> Mapping[str, str]:
+        """The first endpoint of each task that the caller may use: none without the credentials that are required."""
+        if (views := self._views()) is None:
+            return {}
+        headers, settings = headers_of(request.scope), views.config.access
+        if settings.knows_callers and not settings.allow_anonymous and not credentials(headers):
+            return {}
+        try:
+            caller = await self._access.caller(headers, request.scope.get("client"))
+        except SwitchyardError:
+            return {}
+        first: dict[str, str] = {}
+        for name, endpoint in views.of(caller).endpoints.items():
+            for task in endpoint.tasks:
+                first.setdefault(task, name)
+        return first
 
 
 async def _issued_keys(controller: WatchedController, revision: str) -> IssuedKeys:
@@ -482,6 +507,8 @@ async def _report(controller: WatchedController, report: bytes) -> bytes:
     return bytes(answer.body)
 
 
+_MOST_DOCUMENTS = 16
+"""OpenAPI documents that are kept: each takes half a megabyte, and a moment to encode."""
 _READS = frozenset({"GET", "HEAD"})
 _PREFLIGHT = "access-control-request-method"
 """The header of a browser's own question whether a page may make a call (Fetch, CORS-preflight request)."""

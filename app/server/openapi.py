@@ -1,6 +1,7 @@
 """The OpenAPI 3.1 document of every route, made of the dialects' routes and of the models that check their requests.
 
-It describes the code, not the configuration: it names no endpoint and is the same for every caller.
+It describes the code, not the configuration, but for its examples: `with_endpoints` puts those there that the caller
+may use.
 
 The shapes of answers and errors in the OpenAPI document: the fields of every answer. The engine may add others.
 """
@@ -347,8 +348,9 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "completions": _COMPLETION_REQUEST,
     },
 }
-"""Bodies of requests, by dialect and operation. `model` is a task: the page `/docs` puts an endpoint of it there."""
+"""Bodies of requests, by dialect and operation. `model` is a task, in whose place `with_endpoints` puts an endpoint."""
 
+_ENDPOINT_PARAMETERS = frozenset({"endpoint", "name"})
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 _HEADERS: Mapping[str, tuple[str, Schema]] = {
@@ -421,6 +423,33 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "securitySchemes": _SECURITY,
         },
     }
+
+
+def with_endpoints(described: Mapping[str, Any], endpoints: Mapping[str, str]) -> dict[str, Any]:
+    """A document whose examples name these endpoints, by task. In place of one that is not among them stands what is
+    to be put there."""
+    paths = {
+        path: {method: _with_endpoints(operation, endpoints) for method, operation in methods.items()}
+        for path, methods in described["paths"].items()
+    }
+    return {**described, "paths": paths}
+
+
+def _with_endpoints(operation: Mapping[str, Any], endpoints: Mapping[str, str]) -> Mapping[str, Any]:
+    def named(task: str) -> str:
+        return endpoints.get(task, f"<an endpoint for {task}>")
+
+    body = operation.get("requestBody", {}).get("content", {}).get(JSON, {})
+    if (example := body.get("example")) is None:
+        return operation
+    addressed = {**example, "model": named(example["model"])} if "model" in example else example
+    parameters = [
+        {**parameter, "example": named("chat")} if parameter.get("name") in _ENDPOINT_PARAMETERS else parameter
+        for parameter in operation["parameters"]
+    ]
+    request = {**operation["requestBody"]}
+    request["content"] = {**request["content"], JSON: {**body, "example": addressed}}
+    return {**operation, "parameters": parameters, "requestBody": request}
 
 
 def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> dict[str, Any]:

@@ -27,26 +27,6 @@ async function visitor() {
   return isKnown ? api.get("/api/me").catch(() => null) : null;
 }
 
-/**
- * Examples name a task: puts the caller's first endpoint of that task there.
- *
- * @param {any} described The OpenAPI document.
- * @param {Me | null} me
- */
-function named(described, me) {
-  /** @param {string} task */
-  const endpoint = (task) => me?.endpoints.find(({ tasks }) => tasks.includes(task))?.endpoint ?? task;
-  for (const operations of Object.values(described.paths))
-    for (const { requestBody, parameters = [] } of Object.values(operations)) {
-      const example = requestBody?.content["application/json"]?.example;
-      if (example?.model) example.model = endpoint(example.model);
-      for (const parameter of parameters)
-        if (parameter.in === "path" && ["endpoint", "name"].includes(parameter.name) && example)
-          parameter.example = endpoint("chat");
-    }
-  return described;
-}
-
 // An operation's line is a button: keyboards cannot reach the link that Swagger UI puts inside it.
 /** @param {{React: any}} system */
 const plainPaths = ({ React }) => ({
@@ -71,15 +51,11 @@ function labelled() {
 // Swagger UI has no event for what it draws, which may be long after a click: at an answer.
 new MutationObserver(labelled).observe(document.body, { childList: true, subtree: true });
 
-const [described, me] = await Promise.all([api.get("/openapi.json").catch(() => null), visitor()]);
-describe(me);
-const page = SwaggerUIBundle({
+describe(await visitor());
+SwaggerUIBundle({
   url: "/openapi.json",
   plugins: [plainPaths],
-  onComplete() {
-    if (described !== null) page.specActions.updateJsonSpec(named(described, me));
-  },
-  // Examples are sent with the key that the tab keeps, which the command for curl does not show.
+  // Examples name the endpoints of the key that the tab keeps, and are sent with it; the command for curl hides it.
   requestInterceptor(/** @type {{headers: Record<string, string>}} */ request) {
     const { authorization } = api;
     if (authorization !== null) request.headers = { Authorization: authorization, ...request.headers };
