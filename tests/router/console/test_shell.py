@@ -306,6 +306,25 @@ async def test_a_hidden_page_does_not_poll(managed: Managed, open_page: OpenPage
         await page.evaluate("hide(false)")
 
 
+async def test_a_page_that_a_stopped_server_cannot_send_comes_once_it_answers(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    page, watch = await open_page(managed.url)
+    watch.expected = ["ERR_FAILED"]
+    await page.goto("/ui#/traffic")
+    await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    await page.route("**/*", lambda route: route.abort())
+    await page.get_by_role("link", name="Experiments").first.click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("The server does not answer")
+    await expect(page.get_by_role("main")).not_to_contain_text("dynamically")
+    await page.unroute("**/*")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Experiments")
+    await page.route("**/playground/desk.js", lambda route: route.abort())
+    await page.get_by_role("link", name="Playground").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("This page cannot be shown")
+    await expect(page.get_by_role("alert")).to_contain_text("Reload the page")
+
+
 async def test_a_thousand_redraws_leave_no_extra_elements(browser_page: Page) -> None:
     """A redraw replaces the previous elements."""
     await browser_page.goto("/ui#/traffic")

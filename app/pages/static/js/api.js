@@ -251,3 +251,23 @@ async function refusal(response) {
     typeof error.message === "string" ? error.message : (body?.message ?? `The server answered ${response.status}`);
   return new ApiError(response.status, message, { param: error.param ?? null, code: error.code ?? null, body });
 }
+
+/** @type {Map<string, number>} */
+const failures = new Map(); // a script's path -> how often it did not load
+
+/**
+ * Imports a script of the console. Browsers remember that they could not fetch one, so that each further attempt asks
+ * for another address.
+ *
+ * @param {string} path Below js/.
+ * @returns {Promise<any>}
+ */
+export async function load(path) {
+  const before = failures.get(path) ?? 0;
+  try {
+    return await import(`./${path}${before ? `?again=${before}` : ""}`);
+  } catch (error) {
+    failures.set(path, before + 1);
+    throw new Error("Its scripts did not load. Reload the page in your browser.", { cause: error });
+  }
+}

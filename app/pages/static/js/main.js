@@ -1,6 +1,6 @@
 // The shell: routing, sign-in, and announcements to screen readers.
 
-import { Api } from "./api.js";
+import { Api, load } from "./api.js";
 import { find, h } from "./dom.js";
 import { describe, framed } from "./frame.js";
 import { askForKey, exchange, isKeyRequired, returned, waysToSignIn } from "./sign_in.js";
@@ -160,7 +160,7 @@ async function show() {
   }
   try {
     /** @type {PageModule} */
-    const page = await import(`./pages/${found.module}.js`);
+    const page = await load(`pages/${found.module}.js`);
     if (turn !== shown) return;
     document.title = `${found.names[0] ?? page.title} · Switchyard`;
     main.replaceChildren(root);
@@ -170,12 +170,43 @@ async function show() {
     if (turn === shown) unmount = ended;
     else ended?.();
   } catch (error) {
-    if (turn !== shown) return;
-    root.replaceChildren(
-      h("h1", {}, "This page cannot be shown"),
-      h("p", { class: "problem", role: "alert" }, error.message),
-    );
-    main.replaceChildren(root);
+    const isUp = await answers();
+    if (turn === shown) notShown(root, isUp ? error.message : null);
+  }
+}
+
+/**
+ * Says why a page cannot be shown. `problem` null: the server does not answer; the page comes once it does.
+ *
+ * @param {HTMLElement} root
+ * @param {string | null} problem
+ */
+function notShown(root, problem) {
+  root.replaceChildren(
+    h("h1", {}, problem === null ? "The server does not answer" : "This page cannot be shown"),
+    h(
+      "p",
+      { class: "problem", role: "alert" },
+      problem ?? "It may be stopped, or starting. This page appears as soon as it answers.",
+    ),
+  );
+  main.replaceChildren(root);
+  if (problem !== null) return;
+  unmount = poll(async (signal) => {
+    if (await answers(signal)) await show();
+  });
+}
+
+/**
+ * Whether the server answers.
+ *
+ * @param {AbortSignal} [signal]
+ */
+async function answers(signal) {
+  try {
+    return (await fetch("/health", { signal, credentials: "omit", cache: "no-store" })).ok;
+  } catch {
+    return false;
   }
 }
 

@@ -1,5 +1,6 @@
 // A conversation with an endpoint: with all its deployments side by side, or with the one that the traffic chooses.
 
+import { load } from "../api.js";
 import { h } from "../dom.js";
 import { term } from "../parts.js";
 import { TASKS } from "../playground/request.js";
@@ -34,6 +35,6 @@ export async function mount(root, context) {
     return () => {};
   }
   // The largest scripts of the console: the page is shown before they are.
-  const { desk } = await import("../playground/desk.js");
+  const { desk } = await load("playground/desk.js");
   return desk(root, context, me.caller, endpoints);
 }
