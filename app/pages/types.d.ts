@@ -515,6 +515,8 @@ interface Unauthorized {
 interface RequestList {
   view: string;
   everyones: boolean;
+  /** Endpoints at which everyone's requests are seen. */
+  operated: string[];
   trace_url: string | null;
   texts: string[];
   requests: ListedRequest[];
@@ -528,6 +530,33 @@ interface RequestList {
   callers: string[];
   errors: string[];
   unauthorized?: Unauthorized;
+}
+
+// --- GET /api/audit ---
+
+interface AuditRecord {
+  id: string;
+  at: number;
+  action: string;
+  outcome: "accepted" | "refused" | "failed";
+  status: number;
+  error: string;
+  call: string;
+  caller: string;
+  address: string;
+  forwarded_for: string;
+  endpoint: string;
+  experiment: string;
+  reason: string | null;
+  before: Record<string, unknown> | null;
+  after: Record<string, unknown> | null;
+  count: number;
+}
+
+/** `before`: the id to ask for older ones, null if there are none. */
+interface AuditPage {
+  records: AuditRecord[];
+  before: string | null;
 }
 
 // --- GET /api/requests/{id} ---

@@ -140,7 +140,7 @@ async def test_a_request_that_is_not_found_is_explained(open_page: OpenPage, rig
     watch.expected = ["status of 404", "status of 503"]
     await found(page, "abc")
     said = page.get_by_role("alert")
-    for reason in ("no experiment", "has not ended", "expired", "the id is another one"):
+    for reason in ("no experiment", "still running", "expired", "the id is another one"):
         await expect(said).to_contain_text(reason)
     rig.chat_endpoint(ledger="always")
     await page.get_by_role("button", name="Find").click()
@@ -288,7 +288,8 @@ async def test_requests_are_listed_live_filtered_and_grouped_by_error(
 ) -> None:
     rig.chat_endpoint(traffic={"blue": 50, "green": 50})
     assert {send(rig, stream=True) for _ in range(6)} == {200}
-    page, _ = await open_page(rig.url, width=width, scheme=scheme)
+    page, watch = await open_page(rig.url, width=width, scheme=scheme)
+    watch.expected = ["status of 400"]
     await page.goto("/ui#/requests")
     rows = page.get_by_role("region", name="Requests").locator("tbody tr")
     await expect(rows).to_have_count(6)
@@ -315,3 +316,9 @@ async def test_requests_are_listed_live_filtered_and_grouped_by_error(
     await expect(rows).to_have_count(10)
     await errors.get_by_role("button", name="Show 404 not_found").click()
     await expect(rows).to_have_count(4)
+    await expect(page.get_by_label("Endpoint", exact=True)).to_have_value("-")
+    await page.goto("/ui#/requests?status=nice&slower_than_s=long&endpoint=-&caler=me")
+    await expect(rows).to_have_count(4)
+    for words in ("status: 'nice' is neither", "slower_than_s: 'long' is no number", "There is no filter “caler”"):
+        await expect(page.get_by_role("main")).to_contain_text(words)
+    assert page.url.endswith("#/requests?endpoint=-")

@@ -149,8 +149,10 @@ async def test_the_menu_has_the_pages_that_its_reader_may_open_and_no_others(
     await page.wait_for_load_state("networkidle")
     menu = page.get_by_role("navigation")
     shown = [name for name in await menu.get_by_role("link").all_inner_texts() if name != "API"]
-    sees_models = role in ("manager", "viewer", "open")
-    assert shown == ["Traffic", "Experiments", *(["Models"] if sees_models else []), "Playground", "Requests", "Keys"]
+    reads_all = role in ("manager", "viewer", "open")
+    models = ["Models"] if reads_all or role == "operator" else []
+    audit = ["Audit"] if reads_all else []
+    assert shown == ["Traffic", "Experiments", *models, "Playground", "Requests", "Keys", *audit]
     for name in shown:
         await menu.get_by_role("link", name=name).click()
         await expect(page.get_by_role("heading", level=1)).to_have_text(name)
@@ -160,11 +162,12 @@ async def test_the_menu_has_the_pages_that_its_reader_may_open_and_no_others(
         await page.wait_for_load_state("networkidle")
     await expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
     assert refused == []
-    if not sees_models:
-        watch.expected.append("status of 403")
-        await page.goto("/ui#/models")
-        await expect(page.get_by_role("main")).to_contain_text("may not see what is loaded where")
-        assert refused
+    watch.expected.append("status of 403")
+    for missing, why in (("Models", "may not see what is loaded where"), ("Audit", "may not read the audit log")):
+        if missing not in shown and role != "open":
+            await page.goto(f"/ui#/{missing.lower()}")
+            await expect(page.get_by_role("main")).to_contain_text(why)
+            assert refused
 
 
 def glossary() -> dict[str, str]:

@@ -191,6 +191,22 @@ async def test_refused_and_unanswered_requests_are_counted(managed: Managed, ope
     await expect(chat(page).locator(".figures")).to_contain_text("7 requests")
 
 
+async def test_requests_that_reach_no_endpoint_are_counted_and_shown(managed: Managed, open_page: OpenPage) -> None:
+    page, _ = await open_page(managed.url)
+    await page.goto("/ui#/traffic")
+    main = page.get_by_role("main")
+    await expect(page.get_by_role("region", name="chat", exact=True)).to_be_visible()
+    await expect(main).not_to_contain_text("reached no endpoint")
+    for model in ("none", "nobody"):
+        answer = await page.request.post("/v1/chat/completions", data={**CHAT, "model": model})
+        assert answer.status == 404
+    managed.chat(1)
+    await expect(main).to_contain_text(re.compile(r"2 requests since .+ reached no endpoint"))
+    await main.get_by_role("link", name="Show them").click()
+    await expect(page.get_by_role("region", name="Requests").locator("tbody tr")).to_have_count(2)
+    await expect(page.get_by_label("Endpoint", exact=True)).to_have_value("-")
+
+
 async def test_without_requests_it_says_so(managed: Managed, open_page: OpenPage) -> None:
     page = await opened(open_page, managed)
     await expect(chat(page).get_by_text("No request has ended in the last minute.")).to_be_visible()

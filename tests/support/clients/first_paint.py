@@ -14,6 +14,7 @@ PAGES = {
     "/ui#/playground": "Playground",
     "/ui#/requests": "Requests",
     "/ui#/keys": "Keys",
+    "/ui#/audit": "Audit",
 }
 """Every page, and the heading of its first paint."""
 

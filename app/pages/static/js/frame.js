@@ -22,7 +22,8 @@ export function describe(me) {
   who.hidden = me === null;
   who.textContent = me === null ? "" : `${me.caller} · ${role(me)}`;
   who.title = "You, your rights and your limits";
-  find(document, 'nav a[href$="#/models"]').hidden = !me?.views;
+  find(document, 'nav a[href$="#/models"]').hidden = !(me?.views || me?.operates.length);
+  find(document, 'nav a[href$="#/audit"]').hidden = !me?.views;
   const { version = null, environment = null, docs_url = null } = me?.server ?? {};
   find(document, "#version").textContent = `Switchyard ${version ?? ""}`;
   const name = find(document, "#environment");

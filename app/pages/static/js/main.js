@@ -5,7 +5,7 @@ import { find, h } from "./dom.js";
 import { describe, framed } from "./frame.js";
 import { askForKey, exchange, isKeyRequired, returned, waysToSignIn } from "./sign_in.js";
 
-const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "glossary"]);
+const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "audit", "glossary"]);
 const main = find(document, "#main");
 const announcements = find(document, "#announcements");
 const button = find(document, "#sign-in");

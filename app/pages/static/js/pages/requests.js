@@ -1,7 +1,8 @@
 // The requests that run and the last ones, of all routers; and one: where its time went, and what was recorded of it.
 
 import { h, morph } from "../dom.js";
-import { count, moment, or, seconds, ticks, whole, withCode } from "../format.js";
+import { Filters, remember, same } from "../filters.js";
+import { count, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
 import { cell, mark, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
 import { errorWords, result, timeline, whyNowhere } from "../requests/timeline.js";
@@ -14,6 +15,8 @@ const BETWEEN_LOOKS_MS = 1000;
 const SHOWN = 50;
 const GROUPS = 8; // kinds of failures that are shown before all are
 const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
+const NOWHERE = "-"; // in place of an endpoint: the requests that reached none
+/** @type {[string, string][]} */
 const STATUSES = [
   ["running", "running"],
   ["failed", "failed"],
@@ -48,7 +51,7 @@ export async function mount(root, context) {
       return;
     }
     end();
-    remember({ id: wanted });
+    remember("requests", { id: wanted });
     content.replaceChildren();
     end = one(content, wanted, context, looks);
   };
@@ -68,25 +71,12 @@ export async function mount(root, context) {
 }
 
 /**
- * Makes these parameters the page's address, without a new page.
- *
- * @param {Record<string, string>} parameters
- */
-function remember(parameters) {
-  const query = new URLSearchParams(parameters).toString();
-  history.replaceState(null, "", `#/requests${query && `?${query}`}`);
-}
-
-/**
  * @param {HTMLElement} root
  * @param {Context} context
  * @returns {() => void}
  */
 function list(root, { api, poll, announce, parameters }) {
-  /** @type {Record<string, string>} */
-  const filters = Object.fromEntries(
-    FILTERS.filter((name) => parameters[name]).map((name) => [name, parameters[name]]),
-  );
+  const filters = new Filters("requests", FILTERS, parameters, filtered);
   let isLive = true;
   let turn = 0;
   let most = SHOWN;
@@ -98,8 +88,9 @@ function list(root, { api, poll, announce, parameters }) {
   /** @param {AbortSignal} [signal] */
   async function refresh(signal) {
     const own = ++turn;
-    const query = new URLSearchParams({ ...filters, limit: String(most) });
-    const found = await api.get(`/api/requests?${query}`, { signal });
+    const found = await filters.applied((values) =>
+      api.get(`/api/requests?${new URLSearchParams({ ...values, limit: String(most) })}`, { signal }),
+    );
     if (own !== turn) return;
     morph(shown, ...draw(found));
     stale.hidden = true;
@@ -111,12 +102,7 @@ function list(root, { api, poll, announce, parameters }) {
     stale.hidden = false;
   }
 
-  /** @param {Record<string, string>} changed */
-  async function filter(changed) {
-    for (const [name, value] of Object.entries(changed))
-      if (value) filters[name] = value;
-      else delete filters[name];
-    remember(filters);
+  async function filtered() {
     try {
       await refresh();
       announce("The list has changed");
@@ -138,58 +124,22 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {RequestList} found */
-  function filterRow({ endpoints, deployments, callers, errors, everyones }) {
-    /**
-     * @param {string} name
-     * @param {string} label
-     * @param {readonly (readonly string[])[]} options
-     */
-    const select = (name, label, options) => {
-      const value = filters[name] ?? "";
-      const known = options.some(([option]) => option === value) || !value ? options : [...options, [value, value]];
-      return h(
-        "div",
-        { class: "field", key: name },
-        h("label", { for: `filter-${name}` }, label),
-        h(
-          "select",
-          { id: `filter-${name}`, value, on: { change: (event) => filter({ [name]: event.target.value }) } },
-          h("option", { value: "" }, "all"),
-          known.map(([option, words]) => h("option", { value: option, key: option }, words)),
-        ),
-      );
-    };
-    /** @param {string[]} names */
-    const same = (names) => names.map((name) => [name, name]);
-    return h(
-      "div",
-      { class: "filters", role: "group", "aria-label": "Filters" },
-      select("endpoint", "Endpoint", same(endpoints)),
-      select("deployment", "Deployment", same(deployments)),
-      everyones ? select("caller", "Caller", same(callers)) : null,
-      select("status", "Result", STATUSES),
-      select(
+  function filterRow({ endpoints, deployments, callers, errors, everyones, operated }) {
+    return filters.row(
+      filters.select("endpoint", "Endpoint", [...same(endpoints), [NOWHERE, "none"]]),
+      filters.select("deployment", "Deployment", same(deployments)),
+      everyones || operated.length ? filters.select("caller", "Caller", same(callers)) : null,
+      filters.select("status", "Result", STATUSES),
+      filters.select(
         "error",
         "Error",
         errors.map((kind) => [kind, errorWords(kind)]),
       ),
-      select(
+      filters.select(
         "slower_than_s",
         "Slower than",
         SLOW.map((limit) => [String(limit), `${limit}\u00a0s`]),
       ),
-      Object.keys(filters).length
-        ? h(
-            "button",
-            {
-              type: "button",
-              class: "quiet",
-              key: "clear",
-              on: { click: () => filter(Object.fromEntries(FILTERS.map((name) => [name, ""]))) },
-            },
-            "Clear",
-          )
-        : null,
     );
   }
 
@@ -220,7 +170,14 @@ function list(root, { api, poll, announce, parameters }) {
                 "aria-label": `Show ${status} ${error} at ${endpoint || "no endpoint"}`,
                 on: {
                   click: () =>
-                    filter({ endpoint, deployment, error, status: String(status), caller: "", slower_than_s: "" }),
+                    filters.change({
+                      endpoint: endpoint || NOWHERE,
+                      deployment,
+                      error,
+                      status: String(status),
+                      caller: "",
+                      slower_than_s: "",
+                    }),
                 },
               },
               "Show",
@@ -276,7 +233,7 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {RequestList} found */
-  function summary({ matching, running, kept, since, view, everyones, requests: rows }) {
+  function summary({ matching, running, kept, since, view, everyones, operated, requests: rows }) {
     if (since === null) return null;
     const now = running ? `, ${whole(running)} of them running,` : "";
     const of = matching === kept ? "" : ` of ${whole(kept)}`;
@@ -285,7 +242,7 @@ function list(root, { api, poll, announce, parameters }) {
       "p",
       { class: "hint summary", key: "summary" },
       `${count(matching, "request", "requests")}${of}${now} since ${moment(since)}, of ${view}, `,
-      everyones ? "everyone's" : "your own",
+      everyones ? "everyone's" : operated.length ? `everyone's at ${names(operated)}, else your own` : "your own",
       `${cut}. `,
       h(
         "button",

@@ -1,5 +1,5 @@
 import { h, morph } from "../dom.js";
-import { count, duration, list, number, or, percent, seconds, unbroken, whole } from "../format.js";
+import { count, duration, list, moment, number, or, percent, seconds, unbroken, whole } from "../format.js";
 import { cell, figure, mark, notice, staleNotice, swatch, table, term, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
@@ -60,6 +60,8 @@ export async function mount(root, context) {
     past: null,
     /** @type {Map<string, Summary>} */
     experiments: new Map(),
+    /** @type {RequestList | null} Those that reached no endpoint. */
+    astray: null,
   };
 
   /**
@@ -172,6 +174,7 @@ export async function mount(root, context) {
       found?.why_not ? h("p", { class: "hint" }, found.why_not) : null,
       found?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
       found ? failing(found.endpoints) : null,
+      state.astray?.matching ? astray(state.astray) : null,
       found && found.endpoints.length > MANY ? search() : null,
       found?.endpoints
         .filter((/** @type {Endpoint} */ { endpoint }) => endpoint.toLowerCase().includes(state.wanted.toLowerCase()))
@@ -245,6 +248,13 @@ export async function mount(root, context) {
     draw();
   }
 
+  /** @param {AbortSignal} [signal] */
+  async function readAstray(signal) {
+    if (state.overview === null) return;
+    state.astray = await api.get("/api/requests?endpoint=-&limit=1", { signal });
+    draw();
+  }
+
   /** @param {string} range */
   function chooseRange(range) {
     state.range = range;
@@ -258,7 +268,8 @@ export async function mount(root, context) {
       state.overview = await api.get("/api/overview", { signal });
       state.at = state.overview.at;
       state.problem = null;
-      if (isFirst) readExperiments(signal).catch(() => {}); // the next reading shows them
+      // The next reading shows them otherwise.
+      if (isFirst) [readExperiments, readAstray].forEach((other) => other(signal).catch(() => {}));
     } catch (error) {
       if (signal?.aborted) return;
       state.problem = error;
@@ -267,7 +278,12 @@ export async function mount(root, context) {
   }
 
   draw();
-  const ends = [poll(read), poll(readPast, { every: 10_000 }), poll(readExperiments, { every: 5_000 })];
+  const ends = [
+    poll(read),
+    poll(readPast, { every: 10_000 }),
+    poll(readExperiments, { every: 5_000 }),
+    poll(readAstray, { every: 10_000 }),
+  ];
   return () => ends.forEach((end) => end());
 }
 
@@ -276,6 +292,20 @@ function scope({ routers, window_s: window }) {
   const who = routers === null || routers === 1 ? "this router" : `one of ${routers} routers`;
   const since = window < 5 ? "since it started" : `in the last ${duration(window)}`;
   return `Counted by ${who} ${since}. Times come from histograms, so they are approximate.`;
+}
+
+/**
+ * The requests that no endpoint's figures have.
+ *
+ * @param {RequestList} requests
+ */
+function astray({ matching, since }) {
+  return h(
+    "p",
+    { class: "astray", key: "astray" },
+    mark("warn", `${count(matching, "request", "requests")} since ${moment(since)} reached no endpoint. `),
+    h("a", { href: "#/requests?endpoint=-" }, "Show them"),
+  );
 }
 
 /**

@@ -1,0 +1,138 @@
+// The filters of a list. Its address keeps them; what is wrong in it is said, and the rest of it holds.
+
+import { h } from "./dom.js";
+import { notice } from "./parts.js";
+
+export class Filters {
+  /**
+   * The filters that are set.
+   *
+   * @type {Record<string, string>}
+   */
+  values = {};
+  /** @type {string[]} */
+  #wrong = [];
+  #page;
+  #names;
+  #changed;
+
+  /**
+   * @param {string} page The page's name in its address.
+   * @param {readonly string[]} names
+   * @param {Record<string, string>} parameters Those of the address.
+   * @param {() => unknown} changed Called once the visitor has changed a filter.
+   */
+  constructor(page, names, parameters, changed) {
+    this.#page = page;
+    this.#names = names;
+    this.#changed = changed;
+    for (const [name, value] of Object.entries(parameters)) {
+      if (!value) continue;
+      if (names.includes(name)) this.values[name] = value;
+      else this.#wrong.push(`There is no filter “${name}”: there are ${names.join(", ")}`);
+    }
+  }
+
+  /**
+   * Sets filters; an empty value removes one.
+   *
+   * @param {Record<string, string>} changed
+   */
+  change(changed) {
+    for (const [name, value] of Object.entries(changed))
+      if (value) this.values[name] = value;
+      else delete this.values[name];
+    this.#wrong = [];
+    remember(this.#page, this.values);
+    this.#changed();
+  }
+
+  /**
+   * What `read` answers to the filters. One that the server refuses is left out from then on.
+   *
+   * @template Answer
+   * @param {(filters: Record<string, string>) => Promise<Answer>} read
+   * @returns {Promise<Answer>}
+   */
+  async applied(read) {
+    for (;;) {
+      try {
+        return await read(this.values);
+      } catch (error) {
+        if (error.status !== 400 || !(error.param in this.values)) throw error;
+        delete this.values[error.param];
+        this.#wrong.push(error.message);
+        remember(this.#page, this.values);
+      }
+    }
+  }
+
+  /**
+   * The filters' row, below what was wrong in the address.
+   *
+   * @param {...Child} fields
+   * @returns {Child[]}
+   */
+  row(...fields) {
+    const wrong = this.#wrong.map((text) => h("div", {}, text.replace(/\.?$/, ".")));
+    return [
+      wrong.length ? notice("warn", wrong, "This filter is left out, and the others hold.") : null,
+      h(
+        "div",
+        { class: "filters", role: "group", "aria-label": "Filters" },
+        fields,
+        Object.keys(this.values).length
+          ? h("button", { type: "button", class: "quiet", key: "clear", on: { click: () => this.#clear() } }, "Clear")
+          : null,
+      ),
+    ];
+  }
+
+  #clear() {
+    this.change(Object.fromEntries(this.#names.map((name) => [name, ""])));
+  }
+
+  /**
+   * @param {string} name
+   * @param {string} label
+   * @param {readonly (readonly [string, string])[]} options The values and their words.
+   */
+  select(name, label, options) {
+    const value = this.values[name] ?? "";
+    const known = !value || options.some(([option]) => option === value);
+    return h(
+      "div",
+      { class: "field", key: name },
+      h("label", { for: `filter-${name}` }, label),
+      h(
+        "select",
+        { id: `filter-${name}`, value, on: { change: (event) => this.change({ [name]: event.target.value }) } },
+        h("option", { value: "" }, "all"),
+        [...options, ...(known ? [] : [[value, value]])].map(([option, words]) =>
+          h("option", { value: option, key: option }, words),
+        ),
+      ),
+    );
+  }
+}
+
+/**
+ * Names as the options of a filter.
+ *
+ * @param {readonly string[]} names
+ * @returns {(readonly [string, string])[]}
+ */
+export function same(names) {
+  return names.map((name) => [name, name]);
+}
+
+/**
+ * Makes these parameters the page's address, without a new page.
+ *
+ * @param {string} page
+ * @param {Record<string, string>} parameters
+ */
+export function remember(page, parameters) {
+  const query = new URLSearchParams(parameters).toString();
+  history.replaceState(null, "", `#/${page}${query && `?${query}`}`);
+}

@@ -1,0 +1,97 @@
+"""The page Audit: who changed what, for managers and viewers."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.router.console.conftest import Managed, OpenPage
+from tests.support.clients.browser import accessibility_problems, overflow
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def put(managed: Managed, key: str, reason: str, endpoint: str = "chat") -> int:
+    weights = {"blue": 80, "green": 20} if endpoint == "chat" else {"mini": 100}
+    url = f"{managed.url}/api/endpoints/{endpoint}/traffic"
+    headers = {"authorization": f"Bearer {key}", "if-match": "*"}
+    return httpx.put(url, json={"weights": weights, "reason": reason}, headers=headers).status_code
+
+
+async def opened(page: Page, key: str, address: str = "/ui#/audit") -> None:
+    await page.goto(address)
+    await page.get_by_label("API key").fill(key)
+    await page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+async def test_a_manager_reads_filters_and_exports_who_did_what(
+    managed: Managed, open_page: OpenPage, tmp_path: Path, width: int, scheme: str
+) -> None:
+    keys = managed.guard()
+    assert put(managed, keys["boss"], HOSTILE) == 200
+    assert put(managed, keys["chat team"], "no right") == 403
+    assert put(managed, keys["boss"], "an index", "embed") == 200
+    page, watch = await open_page(managed.url, width=width, scheme=scheme)
+    watch.expected = ["status of 401"]
+    await opened(page, keys["boss"])
+    rows = page.get_by_role("region", name="Audit log").locator("tbody tr")
+    await expect(rows).to_have_count(3)
+    await expect(rows.nth(0)).to_contain_text("put traffic · embed")  # the newest first
+    for words in ("chat team", "put traffic", "PUT /api/endpoints/chat/traffic", "refused: 403", "127.0.0.1"):
+        await expect(rows.nth(1)).to_contain_text(words)
+    await expect(rows.nth(2)).to_contain_text(HOSTILE)
+    await rows.nth(2).get_by_text("Before and after").click()
+    await expect(rows.nth(2)).to_contain_text('"blue":80')
+    assert await page.get_by_role("main").locator("img").count() == 0
+    assert await overflow(page) <= 0
+    assert await accessibility_problems(page) == []
+    await page.get_by_label("Who").select_option("boss")
+    await expect(rows).to_have_count(2)
+    await page.get_by_label("Endpoint").select_option("chat")
+    await expect(rows).to_have_count(1)
+    assert page.url.endswith("#/audit?caller=boss&endpoint=chat")
+    async with page.expect_download() as saving:
+        await page.get_by_role("button", name="Export").click()
+    saved = await saving.value
+    assert re.fullmatch(r"audit-\d{4}-\d\d-\d\d\.jsonl", saved.suggested_filename)
+    await saved.save_as(tmp_path / "saved")
+    records: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "saved").read_text().splitlines()]
+    assert [(record["caller"], record["endpoint"], record["reason"]) for record in records] == [
+        ("boss", "chat", HOSTILE)
+    ]
+    await page.get_by_role("button", name="Clear").click()
+    await expect(rows).to_have_count(3)
+
+
+async def test_older_records_are_shown_on_demand(managed: Managed, open_page: OpenPage) -> None:
+    for number in range(55):
+        managed.put({"blue": number, "green": 100 - number}, f"step {number}")
+    page, _ = await open_page(managed.url)
+    await page.goto("/ui")
+    await page.get_by_role("navigation").get_by_role("link", name="Audit").click()
+    rows = page.get_by_role("region", name="Audit log").locator("tbody tr")
+    await expect(rows).to_have_count(50)
+    await page.get_by_role("button", name="Show 50 more").click()
+    await expect(rows).to_have_count(55)
+    await expect(page.get_by_role("button", name="Show 50 more")).to_have_count(0)
+
+
+async def test_a_wrong_filter_of_the_address_is_said_and_the_others_hold(managed: Managed, open_page: OpenPage) -> None:
+    managed.put({"blue": 80, "green": 20}, "a step")
+    page, watch = await open_page(managed.url)
+    watch.expected = ["status of 400"]
+    await page.goto("/ui#/audit?outcome=nice&caller=nobody&colour=red")
+    main = page.get_by_role("main")
+    await expect(main).to_contain_text("No record passes these filters.")
+    await expect(main).to_contain_text("outcome: ")
+    await expect(main).to_contain_text("There is no filter “colour”")
+    await expect(page.get_by_label("Who")).to_have_value("nobody")
+    assert page.url.endswith("#/audit?caller=nobody")
+    await page.get_by_role("button", name="Clear").click()
+    await expect(page.get_by_role("region", name="Audit log").locator("tbody tr")).to_have_count(1)
+    await expect(main).not_to_contain_text("There is no filter")
