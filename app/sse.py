@@ -10,6 +10,8 @@ emit the subset that every client reads: UTF-8, LF only, one `data:` line with o
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from app.long_json import MOST_VALUES, weight
+
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 """A comment, which readers ignore."""
@@ -50,35 +52,68 @@ def split(frames: bytes) -> Iterator[bytes]:
             yield frame + b"\n\n"
 
 
+MOST_EVENT = 4 * 1024 * 1024
+"""Bytes of one event. All that is done with an event is done at once, while the event loop serves nobody else."""
+
+MOST_LINES = 4096
+"""Lines of one event that comes in several chunks. The engines' own events have two."""
+
+
+_SHORT_EVENT = 64 * 1024
+
+
+class TooLong(ValueError):
+    """An event of more than `MOST_EVENT` bytes, `MOST_LINES`, or `MOST_VALUES`."""
+
+
 class Framer:
     """Passes on whole frames only, with LF line ends: a broken upstream never leaves half a frame on the wire.
 
     `feed` returns the bytes up to the last frame boundary seen so far, and keeps the rest. A chunk that ends on a
-    boundary, the usual case, is returned as it came, without a copy. `pending` is the part of an incomplete frame that
-    has arrived.
+    boundary, the usual case, is returned as it came, without a copy. `is_between`: nothing is kept.
     """
 
     def __init__(self) -> None:
-        self.pending = b""
+        self.is_between = True
+        self._parts: list[bytes] = []
+        self._size = self._lines = 0
+        self._has_cr = False
 
     def feed(self, chunk: bytes) -> bytes:
-        if self.pending:
-            chunk = self.pending + chunk
-            self.pending = b""
-        if _CR in chunk:
-            # JSON holds no raw CR, so every one is a line end. One at the very end may be half of CRLF.
-            held = chunk.endswith(b"\r")
-            chunk = chunk[:-1] if held else chunk
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            self.pending = b"\r" if held else b""
-        if not self.pending and chunk.endswith(_BOUNDARY):
+        """Raises TooLong."""
+        if self._has_cr or _CR in chunk:
+            chunk = self._normalised(chunk)
+        if self.is_between and chunk.endswith(_BOUNDARY):
             return chunk
-        cut = chunk.rfind(_BOUNDARY)
-        if cut < 0:
-            self.pending = chunk + self.pending
+        if not chunk:
+            self.is_between = not (self._parts or self._has_cr)
             return b""
-        self.pending = chunk[cut + 2 :] + self.pending
-        return chunk[: cut + 2]
+        if (cut := chunk.rfind(_BOUNDARY) + 2) == 1:
+            # The boundary may lie between two chunks.
+            cut = 1 if chunk.startswith(b"\n") and self._parts and self._parts[-1].endswith(b"\n") else 0
+        frames = b"".join([*self._parts, chunk[:cut]]) if cut else b""
+        if cut:
+            if self._size > _SHORT_EVENT and weight(frames) > MOST_VALUES:
+                raise TooLong(f"an event has more than {MOST_VALUES} values")
+            self._parts, chunk = [], chunk[cut:]
+            self._size = self._lines = 0
+        if chunk:
+            self._parts.append(chunk)
+            self._size += len(chunk)
+            self._lines += chunk.count(b"\n")
+            if self._size > MOST_EVENT or self._lines > MOST_LINES:
+                raise TooLong(f"an event has more than {MOST_EVENT} bytes or {MOST_LINES} lines")
+        self.is_between = not (self._parts or self._has_cr)
+        return frames
+
+    def _normalised(self, chunk: bytes) -> bytes:
+        """With LF for every line end. JSON holds no raw CR, so every one is a line end, or half of CRLF at the end."""
+        if self._has_cr:
+            chunk = b"\r" + chunk
+        self._has_cr = chunk.endswith(b"\r")
+        chunk = chunk[:-1] if self._has_cr else chunk
+        self.is_between = self.is_between and not self._has_cr
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def datas(frames: bytes) -> list[bytes]:
@@ -97,7 +132,7 @@ class Decoder:
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes.
 
-        Raises UnicodeDecodeError on bytes that are not UTF-8.
+        Raises UnicodeDecodeError on bytes that are not UTF-8, and TooLong.
         """
         events = map(_fields, self._framer.feed(chunk).split(_BOUNDARY))
         return [

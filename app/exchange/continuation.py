@@ -31,6 +31,7 @@ from app.internal_api import (
     MARK_NONE,
     MARK_TOKENS,
 )
+from app.sse import MOST_EVENT
 from app.telemetry.logs import event
 from app.upstream.client import EngineLost, ResponseStream
 from app.upstream.http.connection import Take
@@ -140,6 +141,8 @@ class DeliveredStream:
                 if ids:
                     self.tokens.extend(map(int, ids.split(b",")))
         self._pending = data[start:]
+        if len(self._pending) > MOST_EVENT:
+            raise MalformedAnswer(MALFORMED_RESPONSE)
         self._is_steady = self.is_marked and not (self._pending or self._is_successor)
         events = b"".join(passed)
         if not events and len(self.tokens) > known and self.silent is not None:

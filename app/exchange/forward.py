@@ -419,7 +419,8 @@ class Attempt:
                 async with IdleTimeout(exchange.snapshot.config.timeouts.idle_s, exchange.deadline) as idle:
                     chunks.survive(idle, lambda: collector.has_ended)
                     async for chunk in chunks:
-                        collector.feed(chunk if cut is None else cut.feed(chunk))
+                        with malformed_answers():
+                            collector.feed(chunk if cut is None else cut.feed(chunk))
                         idle.last = asyncio.get_running_loop().time()
             except TimedOut as error:
                 if (answer := collector.at_deadline()) is None:

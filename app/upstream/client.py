@@ -34,7 +34,7 @@ from app.errors import (
 from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER
 from app.long_json import written
 from app.upstream.http.client import HttpClient, Response
-from app.upstream.http.connection import ConnectTimedOut, Disconnected, HttpError, NotConnected, Take
+from app.upstream.http.connection import PIECE, ConnectTimedOut, Disconnected, HttpError, NotConnected, Take
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -198,9 +198,9 @@ class ResponseStream:
         """The first chunk, or group, which may have tokens without events; None if the response ends without one."""
         groups = self._groups
         if groups is None:
-            return await self._opened.read() or None
+            return await self._opened.read(PIECE) or None
         known = len(groups.tokens)
-        while chunk := await self._opened.read():
+        while chunk := await self._opened.read(PIECE):
             if (events := groups.feed(chunk)) or len(groups.tokens) > known:
                 return events
         return groups.end() or None
@@ -269,11 +269,11 @@ class ResponseStream:
     async def _read(self) -> bytes:
         """The next bytes, or groups; b"" after the end."""
         if self._groups is None:
-            return await self._opened.read()
+            return await self._opened.read(PIECE)
         if self._unread:
             return self._taken()
         try:
-            while chunk := await self._opened.read():
+            while chunk := await self._opened.read(PIECE):
                 if events := self._groups.feed(chunk):
                     return events
         except HttpError as error:

@@ -91,7 +91,7 @@ class FrameStream(TerminatingStream, ABC):
         if self._ended or self.failure is not None:
             return b""
         # Only frames that pass are learned. A chunk that repeats one is a whole frame.
-        if not self._framer.pending and self.check.repeats(chunk):
+        if self._framer.is_between and self.check.repeats(chunk):
             return chunk
         frames = self._framer.feed(chunk)
         if not frames or (frames is not chunk and self.check.repeats(frames)):

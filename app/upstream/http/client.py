@@ -257,10 +257,10 @@ class Response:
     def media_type(self) -> str:
         return _media_type(self.headers.get("content-type", ""))
 
-    def read(self) -> Awaitable[bytes]:
-        """The next bytes, as soon as there are any; b"" after the end. Raises HttpError."""
+    def read(self, most: int | None = None) -> Awaitable[bytes]:
+        """The next bytes, as soon as there are any, `most` at a time; b"" after the end. Raises HttpError."""
         assert self._connection is not None, "closed"
-        return self._connection.read()
+        return self._connection.read(most)
 
     def each(self, take: Take, filter: Filter | None = None) -> Awaitable[bytes]:
         """Calls `take` with each part of the body but the last, which it returns. See `Connection.each`."""

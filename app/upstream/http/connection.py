@@ -33,6 +33,10 @@ class Malformed(HttpError):
 _MOST_WAITING = 128 * 1024
 """Bytes of a body that are not read yet: beyond them reading pauses, and the server has to wait."""
 
+PIECE = 16 * 1024
+"""Bytes of a stream that are handed over at once. What a reader does with each of its events adds up: 16 KiB may be
+thousands of comments, or hundreds of events to translate, and then others have their turn."""
+
 _MOST_BESIDE_BODY = 64 * 1024
 """Consecutive bytes that are not part of a body: headers, trailers, the lengths of chunks."""
 
@@ -114,30 +118,38 @@ class Connection(asyncio.Protocol):
         while not (self._has_head and (self._chunks or self._is_complete)):
             await self._arrival()
 
-    async def read(self) -> bytes:
-        """The next bytes of the body, as soon as there are any; b"" after its end. Raises HttpError."""
+    async def read(self, most: int | None = None) -> bytes:
+        """The next bytes of the body, as soon as there are any, `most` at a time; b"" after its end.
+
+        Raises HttpError.
+        """
         while not self._chunks:
             if self._is_complete:
                 return b""
             await self._arrival()
-        return self._taken()
+        if most is not None and self._waiting > most:
+            await asyncio.sleep(0)
+        return self._taken(most)
 
     async def each(self, take: Take, filter: Filter | None = None) -> bytes:
         """Calls `take` with each part of the body but the last, which it returns: the part that came with the end.
-        `filter` changes what `take` gets.
+        `filter` changes what `take` gets. A part has `PIECE` bytes at most.
 
         Both run in the callback that receives the bytes, not in this task: waking a task costs as much as passing a
         part on. Raises HttpError, and the errors of `take`.
         """
         while True:
-            if self._is_complete:
+            if self._is_complete and self._waiting <= PIECE:
                 return self._taken()
             unfinished = None
             if self._chunks:
-                part = self._taken()
+                part = self._taken(PIECE)
                 if filter is not None:
                     part = filter(part)
                 unfinished = take(part) if part else None
+                if unfinished is None and self._chunks:
+                    await asyncio.sleep(0)
+                    continue
             if unfinished is None:
                 self._take, self._filter = take, filter
                 try:
@@ -152,13 +164,18 @@ class Connection(asyncio.Protocol):
         self._chunks.insert(0, part)
         self._waiting += len(part)
 
-    def _taken(self) -> bytes:
+    def _taken(self, most: int | None = None) -> bytes:
         chunks, self._chunks = self._chunks, []
+        part = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if most is not None and len(part) > most:
+            self._chunks, part = [part[most:]], part[:most]
+            self._waiting -= len(part)
+            return part
         self._waiting = 0
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return part
 
     def close(self) -> None:
         """Closes the connection at once, and drops the bytes under way in both directions."""
@@ -221,14 +238,14 @@ class Connection(asyncio.Protocol):
         if waiter is None or waiter.done():  # cancelled: its task will not continue
             return
         try:
-            part = self._taken()
+            part = self._taken(PIECE)
             if self._filter is not None:
                 part = self._filter(part)
             unfinished = take(part) if part else None
         except Exception as error:  # noqa: BLE001  it is raised in the task that waits
             waiter.set_exception(error)
         else:
-            if unfinished is not None:
+            if unfinished is not None or self._chunks:  # the task takes the rest, after the others' turn
                 waiter.set_result(unfinished)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -96,13 +96,15 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], Response]] = {
 class HostileEngine:
     """It keeps only the headers of the last request: memory that grows is the router's.
 
-    `pieces`: those of every answer, as `media_type`; None for valid answers. It takes `pause_s` for each.
+    `pieces`: those of every answer, as `media_type` and with the `extra` headers; None for valid answers. It takes
+    `pause_s` for each.
     """
 
     def __init__(self, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
         self.pieces: Sequence[bytes] | None = None
         self.media_type = "text/event-stream"
+        self.extra: dict[str, str] = {}
         self.headers: dict[str, str] = {}
 
     @property
@@ -132,7 +134,7 @@ class HostileEngine:
         if self._pause_s:
             await asyncio.sleep(self._pause_s)
         if self.pieces is not None:
-            return StreamingResponse(self._pieces(self.pieces), media_type=self.media_type)
+            return StreamingResponse(self._pieces(self.pieces), media_type=self.media_type, headers=self.extra)
         # The fake refuses what it cannot do, because its own failure would look like the router's.
         with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
             return ANSWERS[path](body)

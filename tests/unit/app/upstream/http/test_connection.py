@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.upstream.http.connection import Connection, Disconnected, HttpError, Malformed
+from app.upstream.http.connection import PIECE, Connection, Disconnected, HttpError, Malformed
 
 CHUNKED = (
     b"HTTP/1.1 103 Early Hints\r\nlink: early\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
@@ -351,9 +351,25 @@ async def test_parts_wait_while_one_is_taken_slowly_and_then_the_server_does() -
     assert transport.paused
     taker.slowly.set()
     connection.data_received(chunked(b"c") + END)
-    assert await task == b"x" * 200_000 + b"c"
-    assert taker.parts == [b"a", b"b"]
+    last = await task
+    assert b"".join([*taker.parts, last]) == b"ab" + b"x" * 200_000 + b"c"
     assert not transport.paused
+
+
+async def test_others_have_their_turn_while_much_is_taken() -> None:
+    connection, _, taker, task = await handed()
+    connection.data_received(chunked(b"x" * 100_000))
+    assert list(map(len, taker.parts)) == [1, PIECE]
+    connection.data_received(chunked(b"y") + END)
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    last = await task
+    assert b"".join([*taker.parts, last]) == b"a" + b"x" * 100_000 + b"y"
+    assert max(map(len, [*taker.parts, last])) == PIECE
+    assert turns >= 100_000 // PIECE
+    assert connection.is_reusable
 
 
 async def test_an_error_in_taking_a_part_is_raised_where_the_end_is_awaited() -> None:
