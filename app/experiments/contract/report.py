@@ -149,6 +149,11 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _set_former_name(self)
 
+    @property
+    def evidence(self) -> float:
+        """The evidence as a share of what raises the alarm. An alarm stays, and so does its evidence: at least 1."""
+        return max(self.log_e_value / self.threshold, self.detector / self.threshold, 1.0 if self.alarm else 0.0)
+
 
 class PlanCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Units by the plan of their first exposure."""

@@ -359,7 +359,7 @@ def _guardrails(report: Report) -> Iterator[Block]:
             guardrail.limit,
             *(words.count(guardrail.events.get(arm, 0)) for arm in (report.control, guardrail.treatment)),
             words.MISSING if guardrail.detectable is None else f"{guardrail.detectable:.1f} times",
-            _evidence(max(guardrail.log_e_value, guardrail.detector) / guardrail.threshold),
+            _evidence(guardrail.evidence),
             guardrail.action,
             _guardrail_state(report, guardrail),
         ]
@@ -371,7 +371,7 @@ def _guardrails(report: Report) -> Iterator[Block]:
         [
             "Control and treatment: units with the event, however many of their requests have it. Visible: the "
             "smallest ratio to control's rate that would have raised the alarm by now. Evidence: its share of what "
-            "raises the alarm."
+            "raises the alarm, which keeps it."
         ]
     )
     if notes := [
@@ -396,12 +396,12 @@ def _evidence(share: float) -> str:
 
 
 def _guardrail_state(report: Report, status: GuardrailStatus) -> str:
+    if status.alarm:
+        at = status.alarmed_at
+        return "ALARM" if at is None else f"ALARM since {words.moment(at, report.at, short=True)}"
     if status.unhealthy:
         return "control itself exceeds the limit"
-    if not status.alarm:
-        return "quiet"
-    since = f" since {words.moment(status.alarmed_at, report.at, short=True)}" if status.alarmed_at is not None else ""
-    return f"ALARM{since}"
+    return "quiet" if status.evidence < 1 else "waits for more units, or for control to keep the limit"
 
 
 def _sample_ratio(report: Report) -> Iterator[Block]:

@@ -88,6 +88,21 @@ def test_an_alarm_is_new_once() -> None:
     assert rig.watch.status().alarm
 
 
+@pytest.mark.parametrize("limit", [ERROR, ABSOLUTE], ids=["relative", "absolute"])
+def test_the_evidence_of_an_alarm_stays_when_the_treatment_has_recovered(limit: dict[str, Any]) -> None:
+    rig = Rig(limit)
+    rig.rows(12, True, hit=True)
+    rig.rows(1, False, hit=False)
+    assert rig.watch.is_new_alarm()
+    rig.watch.alarmed_at = 1000.0
+    for minute in range(300):
+        rig.rows(1, False, hit=minute % 3 == 0 and limit is ERROR, at=1000.0 + 60 * minute)
+        rig.rows(2, True, hit=False, at=1000.0 + 60 * minute)
+    status = rig.watch.status()
+    assert max(status.log_e_value, status.detector) < status.threshold
+    assert status.evidence >= 1
+
+
 def test_every_treatment_is_compared_with_control_alone() -> None:
     rig = Rig(ERROR, treatments=["one", "other"], mode="aa")
     assert [watch.treatment for watch in rig.guardrails] == [1, 2]

@@ -212,6 +212,27 @@ def test_an_alarm_is_shown_with_its_time_and_action() -> None:
     assert "ALARM since 12 Nov 14:55 |" in as_markdown(INVALID)
 
 
+@pytest.mark.parametrize("unhealthy", [False, True])
+def test_the_evidence_beside_an_alarm_is_never_less_than_an_alarms(unhealthy: bool) -> None:
+    over = guardrail("error", 0.0, 9, 3, alarm=True)
+    status = msgspec.structs.replace(over, detector=-3.0, unhealthy=unhealthy)
+    shown = line(msgspec.structs.replace(SHIP, guardrails=[status]), "error")
+    assert "100 %" in shown
+    assert "ALARM" in shown
+
+
+def test_evidence_that_is_no_alarm_yet_says_why() -> None:
+    status = msgspec.structs.replace(guardrail("error", 2.649, 9, 2), detector=-3.0)
+    assert line(msgspec.structs.replace(SHIP, guardrails=[status]), "error").split()[-4:] == [
+        "50",
+        "%",
+        "rollback",
+        "quiet",
+    ]
+    enough = msgspec.structs.replace(SHIP, guardrails=[msgspec.structs.replace(status, log_e_value=6.0)])
+    assert "113 %  rollback  waits for more units" in line(enough, "error")
+
+
 def test_a_guardrail_of_several_treatments_names_its_treatment() -> None:
     report = msgspec.structs.replace(SHIP, treatments=[GREEN, "red"])
     assert line(report, f"error, {GREEN}")
