@@ -71,6 +71,8 @@ _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
 _LONG_ANSWER = 1024 * 1024
 """Bytes. Copying and searching a longer answer on the event loop would delay other streams."""
+_LONG_REQUEST = 256 * 1024
+"""Bytes. Some replies repeat the request's texts."""
 _WRITTEN_AT_ONCE = 256 * 1024
 """Bytes. The server would hold a longer answer, uncounted, for as long as its client reads nothing."""
 _MAX_ROLE_BYTES = 64 * 1024
@@ -403,7 +405,7 @@ class Attempt:
         self._observer.answered(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
         with malformed_answers():
-            if len(answer) > _LONG_ANSWER:
+            if len(answer) > _LONG_ANSWER or self._exchange.size > _LONG_REQUEST:
                 reply = await asyncio.to_thread(translation.reply, answer, serving)
             else:
                 reply = translation.reply(answer, serving)

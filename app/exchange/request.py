@@ -345,12 +345,13 @@ def check_token_ids(call: Call, body: Mapping[str, Any]) -> None:
             continue
         if len(ids) > most:
             raise BadRequest(f"{name}: has {len(ids)} token ids, at most {most} are allowed", param=name)
-        if not all(map(_is_spelt_token_id if isinstance(ids, dict) else _is_token_id, ids)):
+        if not (all(map(_is_spelt_token_id, ids)) if isinstance(ids, dict) else _are_token_ids(ids)):
             raise BadRequest(f"{name}: a token id is an integer from 0 to {_MOST_TOKEN_ID}", param=name)
 
 
-def _is_token_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MOST_TOKEN_ID
+def _are_token_ids(values: Sequence[Any]) -> bool:
+    """For hundreds of thousands of them: without a step of Python for each."""
+    return not values or (_INTEGER.issuperset(map(type, values)) and min(values) >= 0 and max(values) <= _MOST_TOKEN_ID)
 
 
 def _is_spelt_token_id(name: str) -> bool:

@@ -64,7 +64,8 @@ _DOCUMENT = b'{"$ref":"#","type":"object","anyOf":['
 _FIELDS = (
     "model user stop logit_bias tools tool_choice response_format metadata messages input prompt inputs parameters "
     "documents queries tokens stop_tokens bad_words seed chat_template_kwargs extra_params instances content system "
-    "embedding_to_replace forced_output_tokens functions token_index_to_replace stop_token_ids allowed_token_ids x"
+    "embedding_to_replace forced_output_tokens functions token_index_to_replace stop_token_ids allowed_token_ids "
+    "instruction bad_word_tokens items texts x"
 ).split()
 
 _PATHS: tuple[tuple[str, ...], ...] = (
@@ -87,6 +88,12 @@ _PATHS: tuple[tuple[str, ...], ...] = (
     ("input", "0", "arguments"),
     ("input", "0"),
     ("tools", "0", "function", "parameters"),
+    ("tools", "0", "tools"),
+    ("tools", "0", "name"),
+    ("response_format", "schema"),
+    ("response_format", "schema", "$ref"),
+    ("instances", "0", "parameters", "stop"),
+    ("instances", "0", "parameters", "grammar"),
 )
 """Where a bomb may lie in a body."""
 
@@ -148,6 +155,11 @@ def wide(value: bytes, size: int) -> bytes:
 def colliding(size: int) -> bytes:
     """An array of different integers with one hash: Python's is the value modulo 2**61 - 1."""
     return b"[" + b",".join(b"%d" % (number * (2**61 - 1) + 5) for number in range(1, size // 25)) + b"]"
+
+
+def words(size: int) -> bytes:
+    """An array of different short texts: equal ones may be looked at once."""
+    return b"[" + b",".join(b'"ab%d"' % number for number in range(size // 11)) + b"]"
 
 
 def text_of(repeated: bytes, size: int, before: bytes = b"") -> bytes:
@@ -213,7 +225,9 @@ LEGITIMATE: dict[str, tuple[str, Callable[[int], bytes]]] = {
 def _values(draw: st.DrawFn, size: int) -> tuple[str, bytes]:
     """What it is, and the value."""
     kind = draw(
-        st.sampled_from(["array", "array", "wide", "text", "text", "deep", "digits", "colliding", "spaces", "mixed"])
+        st.sampled_from(
+            ["array", "array", "wide", "words", "text", "text", "deep", "digits", "colliding", "spaces", "mixed"]
+        )
     )
     item = draw(st.sampled_from(_ITEMS)).encode()
     if draw(st.booleans()):  # as many values as are not refused
@@ -230,6 +244,8 @@ def _values(draw: st.DrawFn, size: int) -> tuple[str, bytes]:
         opening, closing = draw(st.sampled_from([(b"[", b"]"), (b'{"a":', b"}"), (b'{"anyOf":[', b"]}"), (b"[", b"")]))
         depth = draw(st.sampled_from([90, size // (len(opening) + len(closing))]))
         return f"{depth} times {opening!r}", opening * depth + b"1" + closing * depth
+    if kind == "words":
+        return "different words", words(size)
     if kind == "colliding":
         return "integers of one hash", colliding(size)
     if kind == "digits":
@@ -294,4 +310,6 @@ def _companions(name: str) -> bytes:
         "value": b'"type":"json",',
         "function": b'"type":"function",',
         "parameters": b'"name":"f",',
+        "tools": b'"type":"namespace","name":"n","description":"a",',
+        "name": b'"type":"namespace","description":"a","tools":[{"type":"function","name":"f"}],',
     }.get(name, b"")

@@ -1,27 +1,21 @@
-"""For every body of at most `max_body_bytes`, on every route, whoever sends it: the event loop is held for 50 ms at
-most, memory grows by eight times the body and twice the answer at most, and the answer takes 1 s of CPU and
-0.2 s for each MiB.
+"""The law for bodies holds for the default of 4 MiB, and for the 32 MiB of a router whose deployments take images.
 
-It holds for the default of 4 MiB, and for the 32 MiB of a router whose deployments take images. `measured.Cost` says
-what "held" means.
-
-Every run tries what a review has found, each kind of long text in both sizes, on each route that tokenizes, and some
-random bodies. Nightly runs try all combinations, and new random bodies.
+Every run tries what a review has found, each kind of long text in both sizes, on each route that tokenizes, some lists
+of requests, and some random bodies. Nightly runs try all combinations, every list, and new random bodies.
 """
 
 import gzip
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import cycle, product
 from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
+from app.dialects.registry import DIALECTS
 from app.engine.pieces import MOST_CHARACTERS
 from app.internal_api import MAX_BAD_WORDS
+from app.server.openapi import document, operations
 from tests.conftest import NIGHTLY
 from tests.router.hostile.bombs import (
     EXPERIMENT,
@@ -37,31 +31,14 @@ from tests.router.hostile.bombs import (
     text_of,
     wide,
 )
-from tests.router.hostile.engine import HostileEngine, compact
-from tests.router.hostile.measured import MeasuredRouter, measured_router
-from tests.support.processes.servers import serve
+from tests.router.hostile.engine import compact
+from tests.router.hostile.law import keeps_the_law, serving
+from tests.router.hostile.lists import UNDOCUMENTED, Requests
+from tests.router.hostile.measured import MeasuredRouter
 
 Other = TypeVar("Other")
 
-HELD_S = 0.05
-MEASUREMENTS = 4
-"""At most so many: other programs that want the cores and their caches only ever add to the times."""
-
-MEMORY_FACTOR, MEMORY_BYTES = 8, 32 * 1024**2
-"""The memory: a multiple of the decoded body, and what the most values in a body take."""
-
-ANSWER_S, ANSWER_S_PER_MIB = 1.0, 0.2
 MAX_BODY_BYTES, WITH_IMAGES = 4 * 1024**2, 32 * 1024**2
-
-
-@contextmanager
-def serving(max_body_bytes: int) -> Iterator[MeasuredRouter]:
-    with (
-        serve(Starlette(routes=[Mount("/e", HostileEngine().app)])) as engine_url,
-        measured_router(f"{engine_url}/e", max_body_bytes) as router,
-    ):
-        router.client.request("POST", "/v1/chat/completions", compact({"model": "chat", "messages": []}))
-        yield router
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +51,6 @@ def router() -> Iterator[MeasuredRouter]:
 def router_for_images() -> Iterator[MeasuredRouter]:
     with serving(WITH_IMAGES) as router:
         yield router
-
-
-def keeps_the_law(router: MeasuredRouter, bomb: Bomb, *, is_served: bool = False) -> None:
-    most_cpu_s = ANSWER_S + ANSWER_S_PER_MIB * bomb.size / 1024**2
-    for _ in range(MEASUREMENTS):
-        reply, cost = router.measured(bomb.method, bomb.path, bomb.body, list(bomb.headers))
-        if cost.held_s <= HELD_S and cost.cpu_s <= most_cpu_s:
-            break
-    told = (bomb, cost, reply.status, reply.body[:300])
-    assert reply.complete, told
-    assert reply.status == 200 or not is_served, told
-    assert reply.status < 500 or (reply.status == 503 and bomb.path.startswith("/api/")), told
-    assert cost.held_s <= HELD_S, told
-    assert cost.cpu_s <= most_cpu_s, told
-    assert cost.memory <= MEMORY_FACTOR * bomb.size + 2 * len(reply.body) + MEMORY_BYTES, told
 
 
 @settings(max_examples=800 if NIGHTLY else 12, suppress_health_check=list(HealthCheck), print_blob=True)
@@ -197,6 +159,54 @@ KNOWN: dict[str, tuple[str, bytes]] = {
         "/serverless/v1/completions",
         b'{"model":"chat","prompt":"a","bad_words":[%b]}' % b",".join(b'"abc%d"' % at for at in range(100_000)),
     ),
+    "a namespace's name and functions": (
+        "/v1/responses",
+        b'{"model":"chat","input":"a","tools":[{"type":"namespace","description":"a","name":%b,"tools":%b}]}'
+        % (text_of(b"n", 64 * 1024), array(b'{"type":"function","name":"f"}', 1024**2)),
+    ),
+    "an instruction and inputs": (
+        "/serving-endpoints/embed/invocations",
+        b'{"instruction":%b,"input":%b}' % (text_of(b"i", 1024**2), array(b'"a"', 4 * 4090)),
+    ),
+    "spellings of a reference": (
+        "/serverless/v1/chat/completions",
+        chat(
+            b'"a"',
+            b',"response_format":{"type":"json_object","schema":{"anyOf":[%b],"$defs":{"a":{"anyOf":%b}}}}'
+            % (
+                b",".join(b'{"$ref":"#%b$defs/a"}' % (b"/" * (number + 1)) for number in range(1000)),
+                array(b"{}", 3 * 6000),
+            ),
+        ),
+    ),
+    "a long schema for Friendli": (
+        "/dedicated/v1/chat/completions",
+        chat(
+            b'"a"',
+            b',"response_format":{"type":"json_object","schema":{"properties":%b}}'
+            % wide(b'{"type":[]}', _LARGEST // 6),
+        ),
+    ),
+    "instances with grammars": (
+        "/vertex",
+        b'{"instances":%b}'
+        % array(
+            b'{"inputs":"a","parameters":{"grammar":{"type":"regex","value":%b}}}' % text_of(b"(a|b)", 8192), 127 * 8260
+        ),
+    ),
+    "instances with schemas": (
+        "/vertex",
+        b'{"instances":%b}'
+        % array(
+            b'{"inputs":"a","parameters":{"grammar":{"type":"json","value":{"properties":%b}}}}'
+            % wide(b"{}", 24 * 1024),
+            127 * 25_000,
+        ),
+    ),
+    "indices of one hash for an engine": (
+        _CHAT,
+        chat(b'"a"', b',"allowed_token_ids":%b' % colliding(1024**2)),
+    ),
     "as many long words for Friendli as it may have": (
         "/serverless/v1/completions",
         b'{"model":"chat","prompt":"a","bad_words":%b}' % array(b'"%b"' % (b"a1" * 16), MAX_BAD_WORDS * 35),
@@ -300,3 +310,16 @@ def test_a_compressed_body_with_nothing_in_it(router_for_images: MeasuredRouter,
     body = begin + unit * ((WITH_IMAGES - 4096) // len(unit))
     headers = ((b"content-encoding", coding.encode()),)
     keeps_the_law(router_for_images, Bomb("POST", _CHAT, body, headers, len(body), name))
+
+
+LISTS = [*Requests(document(operations(DIALECTS))).lists(), *UNDOCUMENTED]
+_TRIED = range(len(LISTS)) if NIGHTLY else range(4, len(LISTS), 20)
+
+
+@pytest.mark.parametrize("number", _TRIED)
+def test_no_list_of_a_request_costs_more(router: MeasuredRouter, number: int) -> None:
+    listed = LISTS[number]
+    headers = ((b"content-type", b"application/json"), (b"extra-parameters", b"allow"))
+    for what, body in listed.bodies(_LARGEST):
+        name = f"{'.'.join(listed.place)}: {what}"
+        keeps_the_law(router, Bomb(listed.method, listed.path, body, headers, len(body), name))
