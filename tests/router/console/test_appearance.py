@@ -8,7 +8,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.clients.browser import accessibility_problems, overflow
+from tests.support.clients.browser import accessibility_problems, broken_words, overflow
+from tests.support.clients.first_paint import PAGES as FIRST_PAINTS
 
 
 async def traffic(page: Page, managed: Managed) -> None:
@@ -51,6 +52,11 @@ async def keys(page: Page, managed: Managed) -> None:
     await expect(page.get_by_role("region", name="Usage by caller").locator("tbody tr")).not_to_have_count(0)
 
 
+async def audit(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/audit")
+    await expect(page.get_by_role("region", name="Audit log").locator("tbody tr")).not_to_have_count(0)
+
+
 async def experiments(page: Page, managed: Managed) -> None:
     await page.goto("/ui#/experiments")
     await expect(page.get_by_role("link", name="colours")).to_be_visible()
@@ -87,6 +93,7 @@ PAGES: tuple[Callable[[Page, Managed], Awaitable[None]], ...] = (
     playground,
     requests,
     keys,
+    audit,
     api,
 )
 
@@ -107,6 +114,38 @@ async def test_every_page_fits_its_window_and_is_accessible(
             assert await overflow(page) <= 0, (shown.__name__, forced)
             assert await accessibility_problems(page) == [], (shown.__name__, forced)
             assert await invisible(page) == [], (shown.__name__, forced)
+
+
+async def test_no_short_word_is_broken_at_any_width(managed: Managed, open_page: OpenPage) -> None:
+    managed.deliver(experiments={"colours": EXPERIMENT})
+    managed.put({"blue": 80, "green": 20}, "since the first hours of the new one were quiet " * 3)
+    managed.chat(3, stream=True)
+    keys = managed.guard()
+    limits = {"callers": {"chat and embed": {"requests_per_minute": 9000, "tokens_per_minute": 200_000}}}
+    managed.deliver(access={**managed.config["access"], "issue_keys": True, "limits": limits})
+    page, watch = await open_page(managed.url, width=1280)
+    watch.expected = ["status of 40"]
+    for key in (keys["boss"], keys["chat and embed"]):
+        headers = {"authorization": f"Bearer {key}"}
+        for model in ("chat", "a model that nobody has, with a name that is as long as its text is, " * 2):
+            await page.request.post("/v1/chat/completions", data={**CHAT, "model": model}, headers=headers)
+    await page.request.post("/api/keys", data={"name": "a-key-that-the-console-made"}, headers=headers)
+    headers = {"authorization": f"Bearer {keys['boss']}"}
+    await page.request.post("/api/keys", data={"name": "a-key-that-the-console-made"}, headers=headers)
+    await page.goto("/ui#/traffic")
+    await page.get_by_label("API key").fill(keys["boss"])
+    await page.get_by_label("Keep it until this tab is closed").check()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="chat", exact=True)).to_be_visible()
+    found = []
+    for path in (*FIRST_PAINTS, "/ui#/experiments/colours", "/ui#/experiments?new"):
+        await page.goto(path)
+        await page.wait_for_load_state("networkidle")
+        for width in (1920, 1280, 1024, 768, 390):
+            await page.set_viewport_size({"width": width, "height": 800})
+            found += [(path, width, word) for word in await broken_words(page)]
+            assert await overflow(page) <= 0, (path, width)
+    assert found == [], "\n".join(map(str, found))
 
 
 EXPERIMENT = {

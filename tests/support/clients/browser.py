@@ -160,3 +160,24 @@ async def overflow(page: Page) -> int:
     """The number of pixels by which the page is wider than the window."""
     wider: int = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return wider
+
+
+async def broken_words(page: Page) -> list[str]:
+    """The words of at most 20 letters that go on in the next line, other than after a hyphen or a slash."""
+    words: list[str] = await page.evaluate(r"""() => {
+        const broken = [], range = document.createRange();
+        const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+            if (text.parentElement.closest("pre, code, .mono, .unseen, script, option")) continue;
+            for (const { 0: word, index } of text.data.matchAll(/[^\s\u00a0/-]{2,20}(?![^\s\u00a0/-])/g)) {
+                if (/[^\s\u00a0/-]/.test(text.data[index - 1] ?? " ")) continue;  // the end of a longer one
+                range.setStart(text, index);
+                range.setEnd(text, index + word.length);
+                const boxes = [...range.getClientRects()].filter((it) => it.width);
+                if (new Set(boxes.map((it) => Math.round(it.top))).size > 1)
+                    broken.push(`${word} in ${text.parentElement.outerHTML.slice(0, 120)}`);
+            }
+        }
+        return broken;
+    }""")
+    return words

@@ -96,7 +96,7 @@ export async function mount(root, { api, poll, announce, parameters }) {
     return [
       h(
         "p",
-        { class: "hint" },
+        { class: "hint summary" },
         "Who changed what, and who was refused, newest first. A record holds no prompt and no key. ",
         h("button", { type: "button", class: "quiet", on: { click: save } }, "Export as JSON lines"),
       ),
