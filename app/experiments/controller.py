@@ -27,7 +27,17 @@ from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.analysis import SUBGROUPS, Analysis, same_run
 from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal, TrafficChange
-from app.experiments.contract.journal import LOAD, LOOKS, LOST, OBSTACLES, JournalEntry, new_plans, replaced
+from app.experiments.contract.journal import (
+    LOAD,
+    LOOKS,
+    LOST,
+    OBSTACLES,
+    STARTED,
+    STOPPED,
+    JournalEntry,
+    new_plans,
+    replaced,
+)
 from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.export import export
@@ -185,7 +195,7 @@ class Controller:
         """What the journal has of each run's `LOOKS`."""
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
-        self.storage.journal([JournalEntry(clock(), "controller_started")])
+        self.storage.journal([JournalEntry(clock(), STARTED)])
 
     def configure(self, config: Config, *, rollout_complete: bool = True, transitions: int | None = None) -> None:
         """Takes the configuration in force, and whether every router has it. The same one again changes nothing.
@@ -299,6 +309,7 @@ class Controller:
 
     def close(self) -> None:
         """Writes everything that waits."""
+        self.storage.journal([JournalEntry(self.now(), STOPPED)])
         self.storage.close(self.now(), self._snapshots)
 
     def experiments(self) -> Mapping[str, Experiment]:

@@ -29,6 +29,7 @@ from app.experiments.runs import ExperimentRun, history_until, loads_of, looks_o
 from app.experiments.storage import directory
 from app.experiments.storage.columns import Tables
 from app.experiments.storage.directory import exposures_of, scored
+from app.experiments.storage.keeper import FLUSH_S, LOOK_S
 from app.experiments.storage.pending import Waiting, total_lost
 from app.experiments.storage.store import Missing, open_store
 
@@ -40,7 +41,8 @@ class RecordedLedger:
     """The content of a directory, until the Unix time `at` if given. `url` is as `ledger.url`, relative to `base`.
 
     A report of that time says what the controller showed then, word for word. What troubled the controller's own
-    service (`Report.service`) is not part of it.
+    service (`Report.service`) is not part of it. Of a time with two controllers, as there may be for a moment, it says
+    what all of their records together say, and warns of it.
 
     Raises StoreError if the directory cannot be read, Missing if it holds no ledger, BadRequest if `at` is to come.
     """
@@ -181,6 +183,11 @@ class RecordedLedger:
 
     def _warnings(self) -> list[str]:
         notes = [note for entry in self._entries if entry.kind == REPLAYED for note in entry.detail.get("notes", ())]
+        if self._at is not None and _overlapping(self._contents.entries, self._at):
+            notes.append(
+                "Two controllers ran at that time, or just before: what each of them showed may lack the other's "
+                "records of the last two minutes."
+            )
         since = min((run.started_at for run in self._runs.values()), default=0.0)
         if self._at is None or not self._gaps.lacking_since(since)["arrived"]:
             return notes
@@ -208,6 +215,22 @@ class RecordedLedger:
             return {}
         expires = {"at": plan.expires, "generation": 0, "weights": traffic} if plan.expires is not None else None
         return {"by": plan.by, "expires": expires}
+
+
+def _overlapping(entries: Sequence[JournalEntry], at: float) -> bool:
+    """Whether two controllers took records at a Unix time, or so shortly before that neither need have read all of the
+    other's.
+    """
+    lives: dict[str, list[float]] = {}
+    for entry in entries:
+        if entry.writer:
+            lives.setdefault(entry.writer, []).append(entry.at)
+    spans = sorted((min(times), max(times)) for times in lives.values())
+    return any(
+        begin < end and begin <= at <= end + FLUSH_S + LOOK_S
+        for number, (_, end) in enumerate(spans)
+        for begin, _ in spans[number + 1 :]
+    )
 
 
 def _section(run: ExperimentRun) -> Experiment:

@@ -26,6 +26,10 @@ made again: an analysis's landmarks, routers and replicas, what holds up steps, 
 a report rested on although there was more to look at."""
 
 
+STARTED, STOPPED = "controller_started", "controller_stopped"
+"""Kinds of a controller's first and last entry; one that was killed has no last one."""
+
+
 class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that happened, at a Unix time."""
 

@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support.experiments.life import DECISIONS, REDEPLOYED, Life, audited, busy
+from tests.support.experiments.life import DECISIONS, REDEPLOYED, Life, audited, busy, declared
 from tests.support.experiments.printed import contradictions
+from tests.support.experiments.recorded_ledger import controller_of
 from tests.support.experiments.world import START, World
 
 STEPS = st.one_of(
@@ -60,3 +61,25 @@ def test_what_units_did_before_the_run_is_read_again_after_a_restart(tmp_path: P
     for file in tmp_path.rglob("journal/**/*.jsonl"):
         file.write_text(file.read_text().replace('"covariates":["history"],', ""))
     assert audited(tmp_path, at, life.clock) != shown
+
+
+def test_a_report_of_a_time_with_two_controllers_says_so(tmp_path: Path) -> None:
+    """The first one has taken records that the second one has not read yet."""
+    life = Life(tmp_path, World(slower=1.1), 4000)
+    life.traffic(10, 0)
+    life.look()
+    first, life.controller = life.controller, controller_of(tmp_path, declared(), life.clock)
+    second, life.controller = life.controller, first
+    life.traffic(10, 0)
+    life.controller = second
+    life.traffic(1, 0)
+    life.look()
+    first.close()
+    life.wait(300.0)
+    life.look()
+    second.close()
+    before, meanwhile, after = life.shown
+    assert [audited(tmp_path, at, life.clock) == shown for at, shown in (before, after)] == [True, True]
+    again = audited(tmp_path, meanwhile[0], life.clock)
+    assert again != meanwhile[1]
+    assert "Two controllers ran at that time" in again
