@@ -145,6 +145,8 @@ async def test_no_short_word_is_broken_at_any_width(managed: Managed, open_page:
             await page.set_viewport_size({"width": width, "height": 800})
             found += [(path, width, word) for word in await broken_words(page)]
             assert await overflow(page) <= 0, (path, width)
+            lines = "(menu) => new Set([...menu.querySelectorAll('a:not([hidden])')].map((it) => it.offsetTop)).size"
+            assert await page.get_by_role("navigation").evaluate(lines) == 1, (path, width)
     assert found == [], "\n".join(map(str, found))
 
 
