@@ -161,8 +161,12 @@ KNOWN: dict[str, tuple[str, bytes]] = {
     ),
     "a namespace's name and functions": (
         "/v1/responses",
-        b'{"model":"chat","input":"a","tools":[{"type":"namespace","description":"a","name":%b,"tools":%b}]}'
-        % (text_of(b"n", 64 * 1024), array(b'{"type":"function","name":"f"}', 1024**2)),
+        b'{"model":"chat","input":"a","tool_choice":{"type":"function","name":"g"},"tools":[{"type":"namespace",'
+        b'"description":"a","name":%b,"tools":[%b]}]}'
+        % (
+            text_of(b"n", 64 * 1024),
+            b",".join(b'{"type":"function","name":"f%d"}' % number for number in range(9000)),
+        ),
     ),
     "an instruction and inputs": (
         "/serving-endpoints/embed/invocations",
@@ -184,7 +188,7 @@ KNOWN: dict[str, tuple[str, bytes]] = {
         chat(
             b'"a"',
             b',"response_format":{"type":"json_object","schema":{"properties":%b}}'
-            % wide(b'{"type":[]}', _LARGEST // 6),
+            % wide(text_of(b"a", 400), 3 * 1024**2),
         ),
     ),
     "instances with grammars": (
@@ -199,13 +203,13 @@ KNOWN: dict[str, tuple[str, bytes]] = {
         b'{"instances":%b}'
         % array(
             b'{"inputs":"a","parameters":{"grammar":{"type":"json","value":{"properties":%b}}}}'
-            % wide(b"{}", 24 * 1024),
-            127 * 25_000,
+            % wide(text_of(b"a", 100), 24 * 1024),
+            120 * 25_000,
         ),
     ),
     "indices of one hash for an engine": (
         _CHAT,
-        chat(b'"a"', b',"allowed_token_ids":%b' % colliding(1024**2)),
+        chat(b'"a"', b',"allowed_token_ids":%b' % colliding(400 * 1024)),
     ),
     "as many long words for Friendli as it may have": (
         "/serverless/v1/completions",
