@@ -74,7 +74,7 @@ function rights({ manages, anonymous, operates, views }) {
   if (operates.length)
     return (
       `You are an operator of ${list(operates)}: ` +
-      `you can change the traffic there and decide on the experiments.${reads}`
+      `you can change the traffic there, decide on the experiments, and see the models and everyone's requests.${reads}`
     );
   return `You can use the endpoints listed here; only managers and operators change traffic.${reads}`;
 }
