@@ -218,7 +218,7 @@ async def test_errors_are_reported_first_and_in_words(managed: Managed, open_pag
     managed.chat(3)
     page = await opened(open_page, managed)
     await expect(chat(page).locator(".lead")).to_contain_text(
-        "3 of 3 requests failed: green: 3 failed at their deployment."
+        "3 of 3 requests failed: green: 3 got an error or half an answer."
     )
 
 

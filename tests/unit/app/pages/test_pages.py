@@ -104,6 +104,7 @@ def test_no_script_turns_text_into_markup(client: TestClient) -> None:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|Function\(", script.text)
         for name in re.findall(r'(?:from |import\()"(\.[^"]+)"', script.text):
             todo.append(str(script.url.join(name).path))
+        todo += [f"/ui/static/js/{name}" for name in re.findall(r'\bload\("([^"]+)"\)', script.text)]
     others = {f"/ui/static/js/{file.relative_to(own).as_posix()}" for file in own.rglob("*.js")}
     assert seen == {*others, "/ui/static/vendor/markdown-it.js"}
 
