@@ -87,14 +87,18 @@ async def test_a_foreign_page_moves_no_traffic(managed: Managed, browser: Browse
     assert managed.blue.requests == managed.green.requests == []
 
 
-async def test_a_page_whose_name_now_leads_here_reads_and_moves_nothing(managed: Managed, browser: Browser) -> None:
-    managed.put({"blue": 20, "green": 80}, "the plan that must stay")
+@pytest.mark.parametrize("access", [{}, {"allow_anonymous": True}], ids=["on this machine", "for everyone"])
+async def test_a_page_whose_name_now_leads_here_reads_and_moves_nothing(
+    managed: Managed, browser: Browser, access: dict[str, bool]
+) -> None:
+    managed.deliver(access=access)
+    weights = managed.weights()
     page = await browser.new_page()
     try:
         await page.goto(f"http://rebound.example:{urlsplit(managed.url).port}/health")
         assert set(await page.evaluate(REBOUND)) == {403}
     finally:
         await page.close()
-    assert managed.weights() == {"blue": 20, "green": 80}
-    assert managed.control.replaced == 1
+    assert managed.weights() == weights
+    assert managed.control.replaced == 0
     assert managed.blue.requests == managed.green.requests == []
