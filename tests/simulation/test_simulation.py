@@ -81,6 +81,12 @@ def test_a_few_users_in_a_stratum_of_their_own_would_make_verdicts_false(executo
     assert large_users.rejections(executor, 3, 200, merge=False) >= 0.08
 
 
+def test_a_few_requests_with_large_prompts_make_no_verdict_false(executor: Executor) -> None:
+    """Every request is a unit. In a stratum of their own, they would."""
+    assert large_users.rejections_of_requests(executor, 400) <= 0.03
+    assert large_users.rejections_of_requests(executor, 400, merge=False) >= 0.04
+
+
 @pytest.mark.parametrize("row", verdicts.ROWS, ids=lambda row: row.name)
 def test_the_true_effect_is_covered_and_found_about_as_soon_as_by_a_single_look(
     executor: Executor, row: verdicts.Row

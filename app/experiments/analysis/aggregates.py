@@ -41,6 +41,7 @@ from app.experiments.statistics.look import (
     UnitSums,
     look,
     look_of_requests,
+    merged,
 )
 from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift, reach_of_quantile
 from app.experiments.statistics.sequences import Interval
@@ -86,11 +87,17 @@ class RawValues:
             self._thin()
 
     def select(
-        self, treatment: int, strata: I32, without_minutes: Ints | None = None, codes: CodesOf | None = None
+        self,
+        treatment: int,
+        strata: I32,
+        bands: Ints,
+        without_minutes: Ints | None = None,
+        codes: CodesOf | None = None,
     ) -> tuple[Floats, Ints, I32, NDArray[np.int64]]:
         """`(value, unit, stratum, arm)` of control and one treatment; units as codes from 0, arms 0 and 1.
 
-        `without_minutes`: minutes that are left out, counted from 1970. `codes` splits the strata by unit.
+        `bands`: as in `ArmMoments.moments`. `without_minutes`: minutes that are left out, counted from 1970. `codes`
+        splits the strata by unit; None: they are those of requests.
         """
         arm = self._arm.values
         kept = (arm == 0) | (arm == treatment)
@@ -98,8 +105,13 @@ class RawValues:
             kept &= ~np.isin(self._minute.values, without_minutes)
         units, inverse = np.unique(self._unit.values[kept], return_inverse=True)
         unit, treated = inverse.astype(np.int64), (arm[kept] != 0).astype(np.int64)
-        code = None if codes is None else codes(units)[unit]
-        return self._value.values[kept], unit, within(strata[self._stratum.values[kept]], code, unit, treated), treated
+        recorded = self._stratum.values[kept]
+        stratum = strata[recorded]
+        if codes is not None:
+            stratum = within(stratum, codes(units)[unit], unit, treated)
+        elif len(unit):
+            stratum = np.asarray(merged(stratum, bands[recorded], unit, treated), np.int32)
+        return self._value.values[kept], unit, stratum, treated
 
     def of_arm(self, arm: int) -> Floats:
         """The values of one arm."""
@@ -432,6 +444,11 @@ class SufficientStatistics:
         self._per_stratum.resize(len(self.strata))
         return self.strata.for_treatment(treatment, self._arms.weights, self._per_stratum.values)
 
+    def _bands(self, treatment: int) -> Ints:
+        """For each recorded stratum, as `Strata.bands`."""
+        self._per_stratum.resize(len(self.strata))
+        return self.strata.bands(treatment, self._arms.weights, self._per_stratum.values)
+
     @property
     def strata_used(self) -> int:
         """The number of strata in which control and the first treatment are compared."""
@@ -447,7 +464,7 @@ class SufficientStatistics:
         measure, strata = self.measures[column], self.strata_for(treatment)
         if measure.kind == "quantile":
             minutes = self._cold.minutes if without_cold else None
-            raw = self._raw[measure.metric].select(treatment, strata, minutes, self._codes)
+            raw = self._raw[measure.metric].select(treatment, strata, self._bands(treatment), minutes, self._codes)
             return quantile_shift(*raw, measure.quantile)
         if not self._returning:
             return self.look_of_requests(column, treatment, without_cold=without_cold)
@@ -458,7 +475,7 @@ class SufficientStatistics:
     def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Estimate | None:
         """The same look, as if every request were a separate unit."""
         cold = self._cold_totals.sums if without_cold else None
-        moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
+        moments = self._totals.moments(column, self.strata_for(treatment), self._bands(treatment), treatment, cold)
         return look_of_requests(moments, _scale(self.measures[column]))
 
     def looks_of_subgroups(

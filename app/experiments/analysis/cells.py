@@ -32,7 +32,7 @@ from app.experiments.analysis.arrays import (
     kept_share,
     mix,
 )
-from app.experiments.statistics.look import Moments, UnitSums, merged
+from app.experiments.statistics.look import Moments, UnitSums, merged, merging
 from app.experiments.storage.columns import I32, RowColumns
 
 # Only what was known before a unit met its arm may be a stratum. A conversation's later prompts hold the arm's own
@@ -155,9 +155,13 @@ class Strata:
         """
         if not len(self):
             return np.zeros(0, np.int32)
-        band = _bands(shares_of(treatment, weights)[self._weights.values], requests)
+        band = self.bands(treatment, weights, requests)
         _, code = np.unique(np.stack([band, self._rest.values]), axis=1, return_inverse=True)
         return code.reshape(-1).astype(np.int32)
+
+    def bands(self, treatment: int, weights: Ints, requests: Floats) -> Ints:
+        """For each recorded stratum, the band of the treatment's share, in which alone strata are merged."""
+        return _bands(shares_of(treatment, weights)[self._weights.values], requests)
 
 
 def shares_of(treatment: int, weights: Ints) -> Floats:
@@ -394,22 +398,30 @@ class ArmMoments:
         self,
         metric: int,
         strata: I32,
+        bands: Ints,
         treatment: int,
         without: "ArmMoments | None" = None,
         *,
         only: NDArray[np.bool_] | None = None,
     ) -> Moments:
-        """Moments of control and one treatment, by the comparison's strata. `without`: as in `UnitTable.lines`. `only`:
-        of these recorded strata.
+        """Moments of control and one treatment, by the comparison's strata, of which those with too few requests are
+        merged (`merging`) within `bands`, of each recorded stratum. `without`: as in `UnitTable.lines`. `only`: of
+        these recorded strata.
         """
         pair = self._sums.values[:, [0, treatment], metric].copy()
         if only is not None:
             pair[~only[: len(pair)]] = 0.0
         if without is not None:
             pair[: len(without._sums)] -= without._sums.values[:, [0, treatment], metric]
-        sums = np.zeros((int(strata.max(initial=-1)) + 1, 2, 6))
+        sums, wider = (
+            np.zeros((int(strata.max(initial=-1)) + 1, 2, 6)),
+            np.zeros(int(strata.max(initial=-1)) + 1, np.int64),
+        )
         np.add.at(sums, strata[: len(pair)], pair)
-        return Moments(*np.moveaxis(sums, -1, 0))
+        wider[strata] = bands
+        together = np.zeros_like(sums)
+        np.add.at(together, merging(sums[..., 0], wider), sums)
+        return Moments(*np.moveaxis(together, -1, 0))
 
 
 def _line_keys(block: CellBlock) -> Hashes:
@@ -540,8 +552,9 @@ class SubgroupCells:
     def split_moments(self, column: int, treatment: int, weights: Ints) -> Iterator[tuple[Subgroup, Moments, Moments]]:
         """The moments of each subgroup's requests, and of the others. `weights`: as in `Arms`."""
         strata = self._strata.for_treatment(treatment, weights, self._requests.values)
+        bands = self._strata.bands(treatment, weights, self._requests.values)
         for subgroup, inside in self._each():
-            parts = (self._totals.moments(column, strata, treatment, only=side) for side in (inside, ~inside))
+            parts = (self._totals.moments(column, strata, bands, treatment, only=side) for side in (inside, ~inside))
             yield subgroup, next(parts), next(parts)
 
     def _each(self) -> Iterator[tuple[Subgroup, NDArray[np.bool_]]]:

@@ -282,24 +282,30 @@ def _units_of(stratum: Codes, unit: Codes, arm: Codes) -> Floats:
     return _sums(distinct // width, np.ones(len(distinct)), 2 * (int(stratum.max()) + 1)).reshape(-1, 2)
 
 
-def merged(stratum: Codes, within: Codes, unit: Codes, arm: Codes) -> Codes:
-    """The strata of lines, without those in which an arm has fewer than `MIN_IN_STRATUM` units: all these together are
-    one, or part of the largest if they are still too few. Only strata `within` the same one are merged, and none
-    that an arm lacks: these do not count.
+def merging(units: Floats, within: Codes) -> Codes:
+    """What strata become so that none has fewer than `MIN_IN_STRATUM` units of an arm: all that have fewer are one
+    together, or part of the largest if they are still too few. Only strata `within` the same one are merged, and none
+    that an arm lacks: these do not count. `units` of each stratum and arm: shape (strata, 2).
 
     A unit that is nearly alone in its stratum and arm hardly differs from their mean, however much it differs from
     other units: the variance would miss it.
     """
-    units = _units_of(stratum, unit, arm)
     fewest = units.min(axis=1)
     few, enough = (fewest > 0) & (fewest < MIN_IN_STRATUM), fewest >= MIN_IN_STRATUM
-    wider = np.zeros(len(units), np.int64)
-    wider[stratum] = within
     becomes = np.arange(len(units))
-    for code in np.unique(wider[few]).tolist():
-        small, others = (np.flatnonzero((wider == code) & which) for which in (few, enough))
+    for wider in np.unique(within[few]).tolist():
+        small, others = (np.flatnonzero((within == wider) & which) for which in (few, enough))
         alone = units[small].sum(axis=0).min() >= MIN_IN_STRATUM or not len(others)
         becomes[small] = small[0] if alone else others[fewest[others].argmax()]
+    return becomes
+
+
+def merged(stratum: Codes, within: Codes, unit: Codes, arm: Codes) -> Codes:
+    """The strata of lines after `merging`, as codes without gaps. Each unit is in one stratum `within` the same one."""
+    units = _units_of(stratum, unit, arm)
+    wider = np.zeros(len(units), np.int64)
+    wider[stratum] = within
+    becomes = merging(units, wider)
     return np.asarray(np.unique(becomes, return_inverse=True)[1].reshape(-1)[stratum], stratum.dtype)
 
 

@@ -149,6 +149,7 @@ def test_memory_is_bounded_and_who_is_left_out_depends_on_the_unit_alone() -> No
 
 
 STRATA = np.array([0, 0, 1], np.int32)
+BANDS = STRATA.astype(np.int64)
 
 
 def filled(size: int, **options: int) -> tuple[RawValues, np.random.Generator]:
@@ -163,7 +164,7 @@ def filled(size: int, **options: int) -> tuple[RawValues, np.random.Generator]:
 
 def test_control_and_one_treatment_are_selected_with_units_as_codes() -> None:
     raw, _ = filled(1000)
-    value, unit, stratum, arm = raw.select(2, STRATA)
+    value, unit, stratum, arm = raw.select(2, STRATA, BANDS)
     assert len(value) == len(unit) == len(stratum) == len(arm)
     assert set(arm.tolist()) == {0, 1}
     assert sorted(set(unit.tolist())) == list(range(unit.max() + 1))
@@ -173,7 +174,7 @@ def test_control_and_one_treatment_are_selected_with_units_as_codes() -> None:
 
 def test_whole_minutes_are_left_out() -> None:
     raw, _ = filled(1000)
-    everything, some = raw.select(1, STRATA), raw.select(1, STRATA, np.array([0, 3]))
+    everything, some = raw.select(1, STRATA, BANDS), raw.select(1, STRATA, BANDS, np.array([0, 3]))
     assert 0 < len(some[0]) < len(everything[0])
 
 
@@ -181,8 +182,17 @@ def test_above_the_bound_whole_units_are_left_out() -> None:
     raw, _ = filled(2000, max_values=3000)
     full, _ = filled(2000)
     assert len(raw) <= 3000
-    kept, everything = raw.select(1, STRATA), full.select(1, STRATA)
+    kept, everything = raw.select(1, STRATA, BANDS), full.select(1, STRATA, BANDS)
     requests = np.bincount(kept[1])
     assert sorted(requests.tolist())[0] >= 1
     assert set(requests.tolist()) <= set(np.bincount(everything[1]).tolist())
     assert abs(raw.units(1) - full.units(1)) < full.units(1) / 2
+
+
+def test_values_of_strata_with_few_requests_are_compared_together() -> None:
+    raw = RawValues()
+    unit, stratum = np.arange(100, dtype=np.uint64), np.repeat([0, 1], [90, 10]).astype(np.int32)
+    raw.add(np.zeros(100), unit, stratum, (np.arange(100) % 2).astype(np.int8), np.zeros(100))
+    apart = np.array([0, 1], np.int32)
+    assert set(raw.select(1, apart, np.array([0, 1]))[2].tolist()) == {0, 1}
+    assert set(raw.select(1, apart, np.array([0, 0]))[2].tolist()) == {0}

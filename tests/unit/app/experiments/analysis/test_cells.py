@@ -26,6 +26,8 @@ from tests.support.experiments.exposures import NAMES
 
 STRATA = np.array([0, 1, 1], np.int32)
 """Recorded strata 1 and 2 are one stratum of the comparison."""
+BANDS = np.array([0, 1, 1], np.int64)
+"""Their shares: none is merged."""
 
 
 def block(size: int, seed: int = 1, units: int = 40) -> CellBlock:
@@ -94,7 +96,9 @@ def test_taking_away_requests_is_as_if_they_had_not_been_added() -> None:
     totals.add(data)
     part.add(data.take(cold))
     remaining.add(data.take(~cold))
-    for one, other in zip(totals.moments(0, STRATA, 2, part), remaining.moments(0, STRATA, 2), strict=True):
+    for one, other in zip(
+        totals.moments(0, STRATA, BANDS, 2, part), remaining.moments(0, STRATA, BANDS, 2), strict=True
+    ):
         assert one == pytest.approx(other)
 
 
@@ -144,7 +148,7 @@ def test_totals_give_the_look_of_requests() -> None:
         np.bincount(cell, weights, 4).astype(np.float64).reshape(2, 2) for weights in (n, x, d, x * x, x * d, d * d)
     ]
     expected = look_of_requests(Moments(*sums), "ratio")
-    estimate = look_of_requests(totals.moments(0, STRATA, 2), "ratio")
+    estimate = look_of_requests(totals.moments(0, STRATA, BANDS, 2), "ratio")
     assert expected is not None
     assert estimate is not None
     same(estimate, expected)
@@ -309,3 +313,17 @@ def test_prompts_that_hold_the_arms_own_answers_are_no_stratum() -> None:
     assert not missed
     assert not better
     assert worse
+
+
+def test_strata_of_few_requests_are_compared_together_where_every_request_is_a_unit() -> None:
+    """But not across the shares of the treatment, and the numbers of requests stay."""
+    data, totals = block(600, units=600), ArmMoments(2, 3)
+    few = np.flatnonzero((data.stratum == 2) & (data.arm != 1))[8:]
+    totals.add(data.take(~np.isin(np.arange(600), few)))
+    apart = np.array([0, 1, 2], np.int32)
+    own = totals.moments(0, apart, np.array([0, 1, 2]), 2)
+    together = totals.moments(0, apart, np.array([0, 1, 1]), 2)
+    assert 0 < own.n[2].min() < 10
+    assert together.n[2].tolist() == [0, 0]
+    assert together.n[1].tolist() == (own.n[1] + own.n[2]).tolist()
+    assert together.xx.sum() == pytest.approx(own.xx.sum())
