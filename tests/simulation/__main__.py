@@ -15,6 +15,8 @@ from tests.simulation import (
     feedback,
     flaps,
     guardrails,
+    large_users,
+    outages,
     plans,
     quantiles,
     ramps,
@@ -190,6 +192,32 @@ def guardrail_tables(executor: Executor, count: int) -> Iterator[str]:
         answer: Cell = "-" if of_design is None else (until, of_design)
         rows.append([scenario.name, (rolled_back, scenario.design_rolled_back), answer])
     yield table(["treatment", "rolled back", "requests on the treatment until then"], rows, "{:,.0f}", {1: "{:.3f}"})
+
+
+def large_user_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## A few large users\n\nNo difference, {count} runs each, {large_users.REQUESTS:,} requests, of which a few "
+        f"users with large prompts make {large_users.SHARE:.0%}. The share of runs that ever exclude 0 (alpha is 5 %); "
+        "in brackets, with a stratum of their own. Last: half a percent of the requests, each its own unit.\n"
+    )
+    rows: list[list[Cell]] = []
+    for large in large_users.LARGE:
+        rates = [large_users.rejections(executor, large, count, merge=merge) for merge in (True, False)]
+        rows.append([f"{large} users", (rates[0], rates[1])])
+    rates = [large_users.rejections_of_requests(executor, count, merge=merge) for merge in (True, False)]
+    yield table(["large", "false"], [*rows, ["requests", (rates[0], rates[1])]], "{:.3f}")
+
+
+def outage_table(executor: Executor, count: int) -> Iterator[str]:
+    yield (
+        f"## Outages and absolute limits\n\n{count} runs each of three hours with a request a second, of which "
+        f"{outages.USUALLY_FAILS:.1%} fail; for {outages.LASTS_S / 60:.0f} minutes all do. The limit is "
+        f"{outages.LIMIT:.0%}, alpha {outages.ALPHA:.0%}. The median of the treatment's requests until the alarm.\n"
+    )
+    rows: list[list[Cell]] = [
+        [outage.name, *outages.alarms(executor, outage, count)] for outage in (*outages.OF_BOTH, *outages.OF_ONE)
+    ]
+    yield table(["all requests fail of", "alarms", "its requests"], rows, "{:.3f}", {2: "{:,.1f}"})
 
 
 def sample_ratio_table(executor: Executor, count: int) -> Iterator[str]:
@@ -438,12 +466,14 @@ def former_table(executor: Executor, count: int) -> Iterator[str]:
 TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     false_positive_table,
     small_arm_table,
+    large_user_table,
     verdict_table,
     quantile_table,
     coverage_table,
     covariate_table,
     prompt_table,
     guardrail_tables,
+    outage_table,
     sample_ratio_table,
     feedback_table,
     delay_table,
@@ -464,6 +494,7 @@ SCALES: dict[Callable[[Executor, int], Iterator[str]], float] = {
     delay_table: 0.1,
     hanging_table: 0.1,
     audit_table: 0.1,
+    outage_table: 0.08,
 }
 """The number of runs of tables that need more or fewer than the others, as a share of theirs. The delays state nothing
 that can be false, and of a history every report is checked."""
