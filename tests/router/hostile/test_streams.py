@@ -24,6 +24,7 @@ MEASUREMENTS = 4
 
 MANY = 3 * 1024 * 1024
 TOO_MANY = 26 * 1024 * 1024
+LONG_TEXT = 512 * 1024
 PIECE = 64 * 1024
 
 _CHOICE = {
@@ -74,8 +75,8 @@ def with_items(event: bytes, member: bytes, item: bytes) -> bytes:
 
 
 def with_text(event: bytes, piece: bytes) -> bytes:
-    """An event with a text that is as long as it may be."""
-    return event.replace(b'"a"', b'"%b"' % repeated(piece, MOST_EVENT - 4096))
+    """An event with a text as long as the longest answers."""
+    return event.replace(b'"a"', b'"%b"' % repeated(piece, LONG_TEXT))
 
 
 STREAMS: dict[str, Callable[[bytes], bytes]] = {
