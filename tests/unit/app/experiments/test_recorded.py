@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ STEPS = st.one_of(
     hangs=st.sampled_from([0.0, 0.05]),
     before=st.sampled_from([0, 1500]),
 )
+@pytest.mark.timeout(900)  # it takes a minute of CPU, which other tests want, too
 def test_a_report_of_the_past_says_what_was_shown_then(
     steps: list[tuple[Any, ...]], slower: float, errors: float, hangs: float, before: int
 ) -> None:
