@@ -27,9 +27,10 @@ ANSWER_S, ANSWER_S_PER_MIB = 1.0, 0.2
 
 
 @contextmanager
-def serving(max_body_bytes: int) -> Iterator[MeasuredRouter]:
+def serving(max_body_bytes: int, engine: HostileEngine | None = None) -> Iterator[MeasuredRouter]:
+    """A measured router in front of `engine`, by default one of its own."""
     with (
-        serve(Starlette(routes=[Mount("/e", HostileEngine().app)])) as engine_url,
+        serve(Starlette(routes=[Mount("/e", (engine or HostileEngine()).app)])) as engine_url,
         measured_router(f"{engine_url}/e", max_body_bytes) as router,
     ):
         router.client.request("POST", "/v1/chat/completions", compact({"model": "chat", "messages": []}))

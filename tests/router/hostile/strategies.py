@@ -11,6 +11,16 @@ from hypothesis import strategies as st
 from tests.router.hostile.engine import compact
 
 HI = [{"role": "user", "content": "hi"}]
+CHOICE = {
+    "index": 0,
+    "delta": {"content": "a"},
+    "text": "a",
+    "token_ids": [5],
+    "prompt_token_ids": [6],
+    "logprobs": None,
+    "finish_reason": None,
+}
+"""A valid choice in a chunk of any of the deployment's streams."""
 
 VALID: list[tuple[str, set[str], dict[str, Any]]] = [
     ("/v1/chat/completions", {"openai", "tgi", "friendli"}, {"model": "chat", "messages": HI}),

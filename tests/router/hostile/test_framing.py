@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.router.hostile.budget import attempt
 from tests.router.hostile.engine import compact
 from tests.router.hostile.rig import HostileRig
-from tests.router.hostile.strategies import HI, VALID, mutated
+from tests.router.hostile.strategies import CHOICE, HI, VALID, mutated
 
 SHARE = 0.1
 
@@ -28,16 +28,7 @@ POSTS = [
 ]
 
 _CHAT = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
-_CHOICE = {
-    "index": 0,
-    "delta": {"content": "a"},
-    "text": "a",
-    "token_ids": [5],
-    "prompt_token_ids": [6],
-    "logprobs": None,
-    "finish_reason": None,
-}
-_CHUNK = {**_CHAT, "choices": [_CHOICE], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+_CHUNK = {**_CHAT, "choices": [CHOICE], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
 _EVENT = {"type": "response.output_text.delta", "delta": "a", "sequence_number": 1, "response": {"output": []}}
 
 _FRAMES = st.one_of(
@@ -101,7 +92,7 @@ def test_an_answer_that_is_no_json_is_the_deployments_fault(hostile: HostileRig)
         assert hostile.client.request("POST", path, compact(body)).status in (424, 500, 502), path
 
 
-_STRANGE: Sequence[Any] = [None, 1, [], "x", {"choices": [None]}, {"choices": [{**_CHOICE, "index": []}]}]
+_STRANGE: Sequence[Any] = [None, 1, [], "x", {"choices": [None]}, {"choices": [{**CHOICE, "index": []}]}]
 
 
 @pytest.mark.parametrize("chunk", _STRANGE, ids=repr)

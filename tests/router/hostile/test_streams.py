@@ -7,36 +7,21 @@ from collections.abc import Callable, Iterator
 from itertools import cycle, product
 
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED
 from app.sse import MOST_EVENT
 from tests.conftest import NIGHTLY
 from tests.router.hostile.engine import HostileEngine, compact
-from tests.router.hostile.measured import MeasuredRouter, measured_router
-from tests.router.hostile.strategies import HI
-from tests.support.processes.servers import serve
-
-HELD_S = 0.05
-MEASUREMENTS = 4
-"""At most so many: other programs that want the cores only ever add to the times."""
+from tests.router.hostile.law import HELD_S, MEASUREMENTS, serving
+from tests.router.hostile.measured import MeasuredRouter
+from tests.router.hostile.strategies import CHOICE, HI
 
 MANY = 3 * 1024 * 1024
 TOO_MANY = 26 * 1024 * 1024
 LONG_TEXT = 512 * 1024
 PIECE = 64 * 1024
 
-_CHOICE = {
-    "index": 0,
-    "delta": {"content": "a"},
-    "text": "a",
-    "token_ids": [5],
-    "prompt_token_ids": [6],
-    "logprobs": None,
-    "finish_reason": None,
-}
-_CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [_CHOICE]}
+_CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [CHOICE]}
 _TEXT_DELTA = {"type": "response.output_text.delta", "item_id": "i", "output_index": 0, "content_index": 0}
 _RESPONSE = {**_TEXT_DELTA, "delta": "a", "sequence_number": 1, "logprobs": []}
 _MESSAGE = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}}
@@ -117,11 +102,7 @@ def engine() -> HostileEngine:
 
 @pytest.fixture(scope="module")
 def router(engine: HostileEngine) -> Iterator[MeasuredRouter]:
-    with (
-        serve(Starlette(routes=[Mount("/e", engine.app)])) as url,
-        measured_router(f"{url}/e", 4 * 1024**2) as router,
-    ):
-        router.client.request("POST", "/v1/chat/completions", compact({"model": "chat", "messages": HI}))
+    with serving(4 * 1024**2, engine) as router:
         yield router
 
 
