@@ -14,18 +14,19 @@ export class Filters {
   #wrong = [];
   #page;
   #names;
-  #changed;
+  #list;
 
   /**
    * @param {string} page The page's name in its address.
    * @param {readonly string[]} names
    * @param {Record<string, string>} parameters Those of the address.
-   * @param {() => unknown} changed Called once the visitor has changed a filter.
+   * @param {{refresh: () => Promise<void>, announce: Announce, failed: (error: Error) => void}} list What is read again
+   *   once the visitor has changed a filter.
    */
-  constructor(page, names, parameters, changed) {
+  constructor(page, names, parameters, list) {
     this.#page = page;
     this.#names = names;
-    this.#changed = changed;
+    this.#list = list;
     for (const [name, value] of Object.entries(parameters)) {
       if (!value) continue;
       if (names.includes(name)) this.values[name] = value;
@@ -44,7 +45,17 @@ export class Filters {
       else delete this.values[name];
     this.#wrong = [];
     remember(this.#page, this.values);
-    this.#changed();
+    this.#read();
+  }
+
+  async #read() {
+    const { refresh, announce, failed } = this.#list;
+    try {
+      await refresh();
+      announce("The list has changed");
+    } catch (error) {
+      failed(error);
+    }
   }
 
   /**

@@ -27,7 +27,7 @@ const words = (name) => name.replaceAll("_", " ");
  * @param {Context} context
  */
 export async function mount(root, { api, poll, announce, parameters }) {
-  const filters = new Filters("audit", FILTERS, parameters, filtered);
+  const filters = new Filters("audit", FILTERS, parameters, { refresh, announce, failed });
   /** What the records have had that were shown, for the filters. */
   const seen = { caller: new Set(), endpoint: new Set(), action: new Set() };
   /** @type {AuditPage | null} */
@@ -60,15 +60,6 @@ export async function mount(root, { api, poll, announce, parameters }) {
   function failed(error) {
     problem = /** @type {ApiError} */ (error);
     draw();
-  }
-
-  async function filtered() {
-    try {
-      await refresh();
-      announce("The list has changed");
-    } catch (error) {
-      failed(error);
-    }
   }
 
   async function save() {

@@ -76,7 +76,7 @@ export async function mount(root, context) {
  * @returns {() => void}
  */
 function list(root, { api, poll, announce, parameters }) {
-  const filters = new Filters("requests", FILTERS, parameters, filtered);
+  const filters = new Filters("requests", FILTERS, parameters, { refresh, announce, failed });
   let isLive = true;
   let turn = 0;
   let most = SHOWN;
@@ -100,15 +100,6 @@ function list(root, { api, poll, announce, parameters }) {
   function failed(error) {
     stale.textContent = `${error.message}. The data on this page is from before.`;
     stale.hidden = false;
-  }
-
-  async function filtered() {
-    try {
-      await refresh();
-      announce("The list has changed");
-    } catch (error) {
-      failed(error);
-    }
   }
 
   /** @param {RequestList} found */
