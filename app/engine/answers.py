@@ -401,7 +401,7 @@ _BEGINNINGS = (b"data:", b"event:", b":")
 # string its quotes would be escaped.
 _DIFFERS = re.compile(rb'"(?:content|text|delta|reasoning|reasoning_content|thinking)":"((?:[^"\\]|\\.)*+)"')
 _SEQUENCE = re.compile(rb'"sequence_number":(\d+)')
-_LEARNED = 64 * 1024
+_MOST_LEARNED = 64 * 1024
 """Bytes of an event that is searched for them: megabytes of escapes would take a third of a second."""
 
 Learned = tuple[bytes, bytes, bytes, int, int, int]
@@ -523,7 +523,7 @@ class EventCheck:
         """Remembers what surrounds the text of the last of some valid events."""
         if frames.find(b"\n\n") != len(frames) - 2:
             frames = frames[frames.rfind(b"\n\n", 0, -2) + 2 :]
-        if len(frames) <= _LEARNED and (found := _DIFFERS.search(frames)) is not None:
+        if len(frames) <= _MOST_LEARNED and (found := _DIFFERS.search(frames)) is not None:
             start, end = found.span(1)
             number = _SEQUENCE.search(frames, end)
             middle, last = (b"", end) if number is None else (frames[end : number.start(1)], number.end(1))

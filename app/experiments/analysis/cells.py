@@ -413,10 +413,8 @@ class ArmMoments:
             pair[~only[: len(pair)]] = 0.0
         if without is not None:
             pair[: len(without._sums)] -= without._sums.values[:, [0, treatment], metric]
-        sums, wider = (
-            np.zeros((int(strata.max(initial=-1)) + 1, 2, 6)),
-            np.zeros(int(strata.max(initial=-1)) + 1, np.int64),
-        )
+        count = int(strata.max(initial=-1)) + 1
+        sums, wider = np.zeros((count, 2, 6)), np.zeros(count, np.int64)
         np.add.at(sums, strata[: len(pair)], pair)
         wider[strata] = bands
         together = np.zeros_like(sums)
