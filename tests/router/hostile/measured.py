@@ -100,10 +100,12 @@ class _Meter:
             held = min(time.process_time() - cpu, time.perf_counter() - clock)
             self.held_s = max(self.held_s, held)
 
-    async def begin(self) -> None:
-        """Begins anew, after the turn that is under way."""
+    async def ended(self) -> float:
+        """The longest time since the last call. The turn under way may be the longest: it ends first, so that what an
+        answer's last bytes have cost is told with that answer."""
         await asyncio.sleep(0.01)
-        self.held_s = 0.0
+        held_s, self.held_s = self.held_s, 0.0
+        return held_s
 
 
 def _serve(engine_url: str, max_body_bytes: int, max_bodies_bytes: int) -> None:
@@ -122,12 +124,13 @@ def _serve(engine_url: str, max_body_bytes: int, max_bodies_bytes: int) -> None:
         _tell(url)
         began, before = 0.0, 0
         for _ in sys.stdin:
-            cost = Cost(meter.held_s, time.process_time() - began, _memory("VmHWM") - before)
+            held_s = asyncio.run_coroutine_threadsafe(meter.ended(), rig.app.loop).result()
+            cost = Cost(held_s, time.process_time() - began, _memory("VmHWM") - before)
             gc.collect()
             trim(0)
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
             before = _memory("VmRSS")
-            asyncio.run_coroutine_threadsafe(meter.begin(), rig.app.loop).result()
+            asyncio.run_coroutine_threadsafe(meter.ended(), rig.app.loop).result()  # not what the collection has held
             _tell(json.dumps(asdict(cost)))
             began = time.process_time()
 
