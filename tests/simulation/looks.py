@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -108,7 +107,8 @@ def _merged(world: World, strata: int) -> Callable[[Floats], NDArray[np.integer]
     weights = np.round(10_000 * np.unique(world.shares)).astype(np.int64)
     recorded = Strata(())
     recorded.of(RowColumns.empty(), np.arange(strata, dtype=np.int32))
-    return partial(recorded.for_treatment, 1, np.stack([10_000 - weights, weights], axis=1))
+    sets = np.stack([10_000 - weights, weights], axis=1)
+    return lambda requests: recorded.compared(1, sets, requests).codes
 
 
 def runs(world: World, ends: Sequence[int], name: str, seeds: Sequence[int]) -> Runs:

@@ -19,6 +19,7 @@ from app.experiments.analysis.cells import (
     CellBlock,
     CodesOf,
     ColdMinutes,
+    ComparedStrata,
     FirstRequests,
     Strata,
     Subgroup,
@@ -439,20 +440,14 @@ class SufficientStatistics:
     def _cold(self) -> "ColdMinutes[UnitTable] | ColdMinutes[ArmMoments]":
         return self._cold_cells if self._returning else self._cold_totals
 
-    def strata_for(self, treatment: int) -> I32:
-        """For each recorded stratum, the one in which control and a treatment are compared."""
+    def _compared(self, treatment: int) -> ComparedStrata:
         self._per_stratum.resize(len(self.strata))
-        return self.strata.for_treatment(treatment, self._arms.weights, self._per_stratum.values)
-
-    def _bands(self, treatment: int) -> Ints:
-        """For each recorded stratum, as `Strata.bands`."""
-        self._per_stratum.resize(len(self.strata))
-        return self.strata.bands(treatment, self._arms.weights, self._per_stratum.values)
+        return self.strata.compared(treatment, self._arms.weights, self._per_stratum.values)
 
     @property
     def strata_used(self) -> int:
         """The number of strata in which control and the first treatment are compared."""
-        shares = int(self.strata_for(1).max(initial=-1)) + 1
+        shares = int(self._compared(1).codes.max(initial=-1)) + 1
         return shares * (1 if self._first is None else self._first.used)
 
     @property
@@ -461,22 +456,23 @@ class SufficientStatistics:
 
     def look(self, column: int, treatment: int, *, without_cold: bool = False) -> AnyEstimate | None:
         """A measure of a treatment against control; None where there is no estimate yet."""
-        measure, strata = self.measures[column], self.strata_for(treatment)
+        measure, strata = self.measures[column], self._compared(treatment)
         if measure.kind == "quantile":
             minutes = self._cold.minutes if without_cold else None
-            raw = self._raw[measure.metric].select(treatment, strata, self._bands(treatment), minutes, self._codes)
+            raw = self._raw[measure.metric].select(treatment, *strata, minutes, self._codes)
             return quantile_shift(*raw, measure.quantile)
         if not self._returning:
-            return self.look_of_requests(column, treatment, without_cold=without_cold)
+            return self._look_of_requests(column, treatment, strata, without_cold=without_cold)
         cold = self._cold_cells.sums if without_cold else None
-        lines = self._cells.lines(column, strata, treatment, cold, self._codes)
+        lines = self._cells.lines(column, strata.codes, treatment, cold, self._codes)
         return look(lines, _scale(measure), self._covariates(column, treatment))
 
-    def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Estimate | None:
+    def _look_of_requests(
+        self, column: int, treatment: int, strata: ComparedStrata, *, without_cold: bool = False
+    ) -> Estimate | None:
         """The same look, as if every request were a separate unit."""
         cold = self._cold_totals.sums if without_cold else None
-        moments = self._totals.moments(column, self.strata_for(treatment), self._bands(treatment), treatment, cold)
-        return look_of_requests(moments, _scale(self.measures[column]))
+        return look_of_requests(self._totals.moments(column, *strata, treatment, cold), _scale(self.measures[column]))
 
     def looks_of_subgroups(
         self, column: int, treatment: int
@@ -489,7 +485,7 @@ class SufficientStatistics:
                 if measure.kind != "proportion" or min(inside.x.sum(0).min(), outside.x.sum(0).min()) >= FEW:
                     yield subgroup, look_of_requests(inside, scale), look_of_requests(outside, scale)
             return
-        lines = self._cells.lines(column, self.strata_for(treatment), treatment)
+        lines = self._cells.lines(column, self._compared(treatment).codes, treatment)
         codes = self._cells.line_codes(lines, self._subgroups.codes)
         declared = None if self._codes is None else self._cells.line_codes(lines, self._codes)
         for subgroup, *parts in self._subgroups.split_lines(lines, codes, declared):
@@ -501,11 +497,12 @@ class SufficientStatistics:
         """The clustered variance by the unclustered one; None where requests are the units. `clustered` is the look."""
         if not self._returning or not isinstance(clustered, Estimate):
             return None
-        single = self.look_of_requests(column, treatment)
+        strata = self._compared(treatment)
+        single = self._look_of_requests(column, treatment, strata)
         within_shares: Estimate | None = clustered
         if self._first is not None or clustered.unadjusted is not None:
             # the strata of single requests are the plans' shares alone
-            lines = self._cells.lines(column, self.strata_for(treatment), treatment)
+            lines = self._cells.lines(column, strata.codes, treatment)
             within_shares = look(lines, _scale(self.measures[column]))
         if single is None or within_shares is None:
             return None
@@ -515,7 +512,7 @@ class SufficientStatistics:
         """Yields the lines of at most about `most` units of all arms, for every declared measure except quantiles, like
         `UnitTable.recorded`, and the units' covariates, in the order of the lines' units.
         """
-        strata = self.strata_for(1)
+        strata = self._compared(1).codes
         for column, measure in enumerate(self.measures):
             if measure.kind != "quantile" and not measure.guard:
                 lines, hashes = self._cells.recorded(column, strata, most, self._codes)

@@ -96,6 +96,15 @@ def within(stratum: I32, code: I32 | None, unit: Ints, arm: NDArray[np.integer])
     return np.asarray(merged(inverse.astype(np.int32), stratum, unit, arm), np.int32)
 
 
+class ComparedStrata(NamedTuple):
+    """For each recorded stratum, where control and a treatment are compared."""
+
+    codes: I32
+    """Of its stratum, from 0."""
+    bands: Ints
+    """Of its share of the treatment: strata are merged within one alone."""
+
+
 class Strata:
     """Gives every combination of weights and declared strata a small number, in the order in which they come. With
     `sizes`, prompts of different sizes have different numbers, too.
@@ -148,20 +157,16 @@ class Strata:
         """For each recorded stratum, ln of its prompts' bytes."""
         return np.asarray((self._rest.values >> _DECLARED_BITS) * (math.log(2) / _SIZES_PER_DOUBLING), np.float64)
 
-    def for_treatment(self, treatment: int, weights: Ints, requests: Floats) -> I32:
-        """For each recorded stratum, the one in which control and `treatment` are compared: codes from 0.
+    def compared(self, treatment: int, weights: Ints, requests: Floats) -> ComparedStrata:
+        """In which strata control and `treatment` are compared.
 
         `weights` as in `Arms`, shape (sets, arms). `requests` per recorded stratum, for the bands.
         """
         if not len(self):
-            return np.zeros(0, np.int32)
-        band = self.bands(treatment, weights, requests)
-        _, code = np.unique(np.stack([band, self._rest.values]), axis=1, return_inverse=True)
-        return code.reshape(-1).astype(np.int32)
-
-    def bands(self, treatment: int, weights: Ints, requests: Floats) -> Ints:
-        """For each recorded stratum, the band of the treatment's share, in which alone strata are merged."""
-        return _bands(shares_of(treatment, weights)[self._weights.values], requests)
+            return ComparedStrata(np.zeros(0, np.int32), np.zeros(0, np.int64))
+        bands = _bands(shares_of(treatment, weights)[self._weights.values], requests)
+        _, code = np.unique(np.stack([bands, self._rest.values]), axis=1, return_inverse=True)
+        return ComparedStrata(code.reshape(-1).astype(np.int32), bands)
 
 
 def shares_of(treatment: int, weights: Ints) -> Floats:
@@ -549,8 +554,7 @@ class SubgroupCells:
 
     def split_moments(self, column: int, treatment: int, weights: Ints) -> Iterator[tuple[Subgroup, Moments, Moments]]:
         """The moments of each subgroup's requests, and of the others. `weights`: as in `Arms`."""
-        strata = self._strata.for_treatment(treatment, weights, self._requests.values)
-        bands = self._strata.bands(treatment, weights, self._requests.values)
+        strata, bands = self._strata.compared(treatment, weights, self._requests.values)
         for subgroup, inside in self._each():
             parts = (self._totals.moments(column, strata, bands, treatment, only=side) for side in (inside, ~inside))
             yield subgroup, next(parts), next(parts)

@@ -253,8 +253,8 @@ def test_plans_with_the_same_share_are_one_stratum_for_a_treatment() -> None:
     strata, rows = Strata(()), Recorder().rows({}, {}, {})
     recorded = strata.of(rows, np.array([0, 1, 2], np.int32))
     weights = np.array([[80, 10, 10], [40, 5, 55], [50, 50, 0]])
-    first = strata.for_treatment(1, weights, ONES[:3])[recorded]
-    second = strata.for_treatment(2, weights, ONES[:3])[recorded]
+    first = strata.compared(1, weights, ONES[:3]).codes[recorded]
+    second = strata.compared(2, weights, ONES[:3]).codes[recorded]
     assert first[0] == first[1] != first[2]
     assert len(set(second.tolist())) == 3
 
@@ -266,7 +266,7 @@ def test_many_shares_become_twelve_bands_of_neighbours_with_about_as_many_reques
     share = np.random.default_rng(1).permutation(60)
     weights = np.stack([100 - share, share], axis=1)
     requests = np.random.default_rng(2).integers(50, 150, 60).astype(float)
-    band = strata.for_treatment(1, weights, requests)
+    band = strata.compared(1, weights, requests).codes
     assert set(band.tolist()) == set(range(MAX_SHARES))
     order = np.argsort(share)
     assert (np.diff(band[order]) >= 0).all()
