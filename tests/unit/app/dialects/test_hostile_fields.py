@@ -185,14 +185,14 @@ def test_no_error_quotes_the_prompt(dialect: Dialect, route: Route, model: Any) 
 
 
 LARGEST_ERROR = 8 * 1024
-MIB = 1024 * 1024
-LONG_VALUES: list[Any] = ["é" * (MIB // 2), ["a" * MIB], {"a" * MIB: 5}]
+LONG = 64 * 1024
+LONG_VALUES: list[Any] = ["é" * (LONG // 2), ["a" * LONG], {"a" * LONG: 5}]
 
 
 @pytest.mark.parametrize(("dialect", "route", "model"), list(operations()))
 def test_the_error_for_a_long_value_is_small(dialect: Dialect, route: Route, model: Any) -> None:
     bodies = [{**least_body(model), name: value} for name in model.model_fields for value in LONG_VALUES]
-    for body in [*bodies, {**least_body(model), "x" * MIB: 5}]:
+    for body in [*bodies, {**least_body(model), "x" * LONG: 5}]:
         request = request_with(route, body)
         answer = b""
         try:
@@ -205,7 +205,7 @@ def test_the_error_for_a_long_value_is_small(dialect: Dialect, route: Route, mod
 @pytest.mark.parametrize("character", ["a", "é", "😀", "\0", '"'])
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_the_error_that_quotes_a_long_value_is_small(dialect: Dialect, character: str) -> None:
-    long = character * MIB
+    long = character * LONG
     errors: list[SwitchyardError] = [
         NotFound(f"There is no endpoint '{long}'; the endpoints are: chat", param="model"),
         BadRequest(f"{long}: unknown", param=long),
@@ -220,8 +220,8 @@ def test_the_error_that_quotes_a_long_value_is_small(dialect: Dialect, character
 
 
 def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
-    error = NotFound(f"There is no endpoint '{'a' * MIB}'; the endpoints are: chat", param="model")
+    error = NotFound(f"There is no endpoint '{'a' * LONG}'; the endpoints are: chat", param="model")
     assert error.message.startswith("There is no endpoint 'aa")
     assert error.message.endswith("aa'; the endpoints are: chat")
-    error.message = error.param = "b" * MIB
+    error.message = error.param = "b" * LONG
     assert len(error.message + error.param) < 1000
