@@ -23,7 +23,7 @@ import numpy as np
 from app.errors import Conflict
 from app.experiments.analysis.aggregates import AnyEstimate, SufficientStatistics
 from app.experiments.analysis.arrays import Ints
-from app.experiments.analysis.metrics import Measure
+from app.experiments.analysis.metrics import Measure, why_without_value
 from app.experiments.analysis.rare_events import FEW, RareEvents
 from app.experiments.contract.report import (
     ArmValue,
@@ -438,7 +438,7 @@ class MetricComparison:
         look = collected.look(self.column, self.treatment)
         units = look.units if look else self._units(collected)
         if min(units) < MIN_UNITS:
-            reason = _too_few(units, self._units(collected), self.names)
+            reason = _too_few(units, self._units(collected), self.names) + self._why_none(collected)
             return LatestLook(measured="too_early", reason=reason, look=look, units=units)
         if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
             return self._exact(rare, collected, sets, units)
@@ -448,6 +448,13 @@ class MetricComparison:
 
     def _units(self, collected: SufficientStatistics) -> tuple[int, int]:
         return collected.units(self.column, 0), collected.units(self.column, self.treatment)
+
+    def _why_none(self, collected: SufficientStatistics) -> str:
+        """Why an arm that has answered has no unit with a value; empty if each has one, or nothing explains it."""
+        arms = (0, self.treatment)
+        if not any(collected.requests[arm] and not collected.units(self.column, arm) for arm in arms):
+            return ""
+        return f": {why}" if (why := why_without_value(self.measure)) else ""
 
     def _few_events(self, collected: SufficientStatistics) -> str:
         """The reason why there is no interval; empty if there is one."""

@@ -119,7 +119,14 @@ RESPONSE_RATE = "response_rate"
 """The statistic of a feedback metric that counts the users who answer at all."""
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-_STREAMS_ONLY = {"ttft", "itl", "itl_max", "tokens_per_second", *STREAMS_ONLY}
+_STREAMS_ONLY: Mapping[str, str] = {
+    "ttft": "a first token",
+    "itl": "a time between tokens",
+    "itl_max": "a longest gap between tokens",
+    "tokens_per_second": "a rate of tokens",
+    **dict.fromkeys(STREAMS_ONLY, "gaps between tokens"),
+}
+"""Metrics of streamed answers alone, and what whole answers lack."""
 _HIGHER = {"tokens_per_second", "goodput"}
 _NEITHER = {"output_tokens", "prompt_tokens"}
 
@@ -268,6 +275,14 @@ def numbers_of(metric: str, rows: RowColumns, facts: MetricContext) -> Floats:
     """A metric's number of each request, in its own unit; NaN where it has none, or does not apply."""
     value = _NUMBERS[metric](rows, facts)
     return np.where(rows.stream, value, np.nan) if metric in _STREAMS_ONLY else value
+
+
+def why_without_value(measure: Measure) -> str:
+    """Why requests that were answered may all be without a value, to be read after a colon; empty if none may."""
+    if measure.feedback:
+        return "" if measure.statistic == RESPONSE_RATE else "only answers with a score count"
+    lacked = _STREAMS_ONLY.get(measure.metric)
+    return f"only streamed answers have {lacked}" if lacked is not None else ""
 
 
 def can_be_missing(measure: Measure) -> bool:

@@ -225,7 +225,7 @@ async def test_an_arm_with_few_requests_has_no_curve(compared: Compared, open_pa
     await expect(figures).to_have_count(3)
     await expect(figures.nth(0).locator("polyline")).to_have_count(1)
     await expect(figures.nth(0)).to_contain_text(f"{GREEN}: 19 requests so far, too few for a curve.")
-    await expect(figures.nth(1)).to_contain_text(f"{GREEN}: no request has it yet.")
+    await expect(figures.nth(1)).to_contain_text(f"{GREEN}: no request has it yet, only streamed ones do.")
     await expect(figures.nth(1).locator("svg")).to_have_count(0)
     await expect(figures.nth(2)).to_contain_text("95 % 0 or less")
 

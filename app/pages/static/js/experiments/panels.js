@@ -7,6 +7,7 @@ import { axis, interval, reach } from "./interval.js";
 import { amount, effectInWords, METRICS, metricName, verdict } from "./words.js";
 
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
+const OF_STREAMS = new Set(["ttft", "itl", "itl_max", "tokens_per_second"]); // what an unstreamed answer has not
 /** @type {Record<string, string>} */
 const ATTRIBUTES = {
   dialect: "Dialect",
@@ -342,7 +343,7 @@ function at(shares, values, share) {
  * @param {string} metric
  */
 function inWords(shares, { arm, requests, values }, metric) {
-  if (requests === 0) return `${arm}: no request has it yet.`;
+  if (requests === 0) return `${arm}: no request has it yet${OF_STREAMS.has(metric) ? ", only streamed ones do" : ""}.`;
   if (requests < FEWEST) return `${arm}: ${count(requests, "request", "requests")} so far, too few for a curve.`;
   const [half, most] = MARKED.map((share) => inUnit({ metric }, at(shares, values, share)));
   return `${arm}: half of ${whole(requests)} requests ${half} or less, 95\u00a0% ${most} or less.`;

@@ -783,6 +783,32 @@ def test_units_so_far_are_all_units_and_those_in_shared_strata_are_named(on_gree
     assert ttft.reason == reason
 
 
+@pytest.mark.parametrize(
+    ("metric", "streamed", "reason"),
+    [
+        ("ttft", False, "0 units on blue so far, 30 are needed: only streamed answers have a first token"),
+        ("ttft", True, "20 units on blue so far, 30 are needed"),
+        ("duration", False, "20 units on blue so far, 30 are needed"),
+    ],
+)
+def test_a_metric_that_no_answer_has_says_why(metric: str, streamed: bool, reason: str) -> None:
+    world = World(users=200)
+    user = np.arange(40)
+    analysis = analysis_of(world, config(primary=[{"metric": metric, "minimal_effect": 0.1}]))
+    times = {"ttft_s": 0.1 + 0.001 * user} if streamed else {"ttft_s": np.full(40, np.nan)}
+    columns = {**times, "stream": np.full(40, streamed), "duration_s": 1 + 0.001 * user}
+    world.answered(START + 3600.0 + user, user, user % 2 == 1, **columns).tell(analysis)
+    analysis.tick(NOW)
+    (compared,) = analysis.report(NOW).primary
+    assert compared.verdict == "too_early"
+    assert compared.reason == reason
+
+
+def test_a_score_that_nobody_has_given_says_so() -> None:
+    compared = scored((0.0, 0.0), (0.5, 0.5), 0.1).primary[0]
+    assert compared.reason == "0 units on blue so far, 30 are needed: only answers with a score count"
+
+
 class Timer:
     """A clock that a test moves."""
 
