@@ -254,12 +254,12 @@ class Access:
     async def sign_in(self) -> SignIn:
         """The console's public sign-in settings, for a page that has no credential yet."""
         if self._state is None:
-            return SignIn(credentials=False, required=False, oidc=None)
+            return SignIn(credentials=False, required=None, oidc=None)
         settings, issuer = self._state.settings, self._state.issuer
-        required = settings.knows_callers and not settings.allow_anonymous
+        credentials, required = settings.knows_callers, settings.requires_credentials
         if issuer is None or issuer.oidc.console is None:
-            return SignIn(settings.knows_callers, required, None)
-        return SignIn(settings.knows_callers, required, sign_in_with(issuer.oidc, await issuer.sign_in()))
+            return SignIn(credentials, required, None)
+        return SignIn(credentials, required, sign_in_with(issuer.oidc, await issuer.sign_in()))
 
     @property
     def roles(self) -> Roles:

@@ -168,10 +168,10 @@ def read_endpoints(discovery: Mapping[str, Any]) -> SignInEndpoints:
 @dataclass(frozen=True, slots=True)
 class SignIn:
     """The console's sign-in settings. `credentials`: keys or tokens are checked at all; `required`: nothing is served
-    without one; `oidc`: the issuer's."""
+    without one, None before the first configuration; `oidc`: the issuer's."""
 
     credentials: bool
-    required: bool
+    required: bool | None
     oidc: Mapping[str, Any] | None
 
 

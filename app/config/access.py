@@ -289,6 +289,11 @@ class AccessSettings(Section):
         return self.keys_file is not None or self.oidc is not None
 
     @property
+    def requires_credentials(self) -> bool:
+        """Whether nothing but open routes is served without them."""
+        return self.knows_callers and not self.allow_anonymous
+
+    @property
     def may_be_exposed(self) -> bool:
         """Whether a server with it may listen beyond the loopback interface."""
         return self.knows_callers or self.allow_anonymous

@@ -482,7 +482,7 @@ class Router:
         if (views := self._views()) is None:
             return {}
         headers, settings = headers_of(request.scope), views.config.access
-        if settings.knows_callers and not settings.allow_anonymous and not credentials(headers):
+        if settings.requires_credentials and not credentials(headers):
             return {}
         try:
             caller = await self._access.caller(headers, request.scope.get("client"))

@@ -153,13 +153,14 @@ def deploy(config: ConfigFile = DEFAULT_FILE, port: RunPort = None) -> None:
     from deployments.local import launcher, processes
 
     processes.running(port)
-    changes, before = changes_of(config), time.time()
+    key = os.environ.get(KEY_VARIABLE)
+    changes, before = changes_of(config, key), time.time()
     _warn(changes.superseded)
     launcher.deploy(config)
     typer.echo("Applied: every router has it; replicas whose `args` changed are replaced one by one.")
     for split in changes.splits:
         typer.echo(split.table())
-    for line in earlier_runs(router_client(None, os.environ.get(KEY_VARIABLE)), changes.starting, before):
+    for line in earlier_runs(router_client(None, key), changes.starting, before):
         typer.echo(line)
 
 

@@ -98,7 +98,8 @@ def _earlier_runs(config: Path, before: float) -> Sequence[str]:
     from app.config.loading import load
     from deployments.cli.traffic import earlier_runs, starting
 
-    return earlier_runs(router_client(None, os.environ.get(KEY_VARIABLE)), starting(load(config)), before)
+    key = os.environ.get(KEY_VARIABLE)
+    return earlier_runs(router_client(None, key), starting(load(config), key), before)
 
 
 def init(

@@ -298,11 +298,11 @@ class FileChanges:
     """Warnings about running ramps that it would undo."""
     splits: Sequence[SplitChange] = ()
     starting: Sequence[str] = ()
-    """The experiments that do not run, and do then."""
+    """The experiments that do not run, and do then, as far as the router can be asked about them."""
 
 
-def changes_of(file: Path) -> FileChanges:
-    """Empty if the file is invalid, or if nothing runs."""
+def changes_of(file: Path, key: str | None = None) -> FileChanges:
+    """Empty if the file is invalid, or if nothing runs. `key`: with which the router is asked."""
     from app.config.loading import load, superseded
     from deployments.local.processes import LaunchError
 
@@ -311,7 +311,7 @@ def changes_of(file: Path) -> FileChanges:
     except (ConfigError, LaunchError):
         return FileChanges()
     if applied is None:
-        return FileChanges(starting=starting(wanted))
+        return FileChanges(starting=starting(wanted, key))
     splits = [
         split_change(name, applied.endpoints[name].traffic, endpoint.traffic)
         for name, endpoint in wanted.endpoints.items()
@@ -320,7 +320,7 @@ def changes_of(file: Path) -> FileChanges:
     return FileChanges(
         superseded(applied, wanted),
         [change for change in splits if change.before != change.after],
-        starting(wanted, {name for name, old in applied.experiments.items() if old.state == "running"}),
+        starting(wanted, key, {name for name, old in applied.experiments.items() if old.state == "running"}),
     )
 
 
@@ -333,8 +333,14 @@ def _applied() -> "Config | None":
     return parse(applied) if applied is not None else None
 
 
-def starting(wanted: "Config", running: Container[str] = ()) -> list[str]:
-    """The experiments of a configuration that run with it at once, without those that are `running` already."""
+def starting(wanted: "Config", key: str | None, running: Container[str] = ()) -> list[str]:
+    """The experiments of a configuration that run with it at once, without those that are `running` already.
+
+    None without the `key` that a router with this configuration requires: it would count the question about them among
+    the requests without valid credentials, which an operator may take for an attack.
+    """
+    if wanted.access.requires_credentials and not key:
+        return []
     return [
         name
         for name, experiment in wanted.experiments.items()

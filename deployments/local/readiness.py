@@ -57,8 +57,7 @@ def announcement(endpoint: str, config: Config, port: int) -> str:
     """The announcement of an endpoint: its URL, and a request to paste."""
     path, body = _REQUESTS[config.endpoints[endpoint].tasks[0]]
     url = f"http://{HOST}:{port}/v1"
-    asks_for_key = config.access.knows_callers and not config.access.allow_anonymous
-    key = ' -H "Authorization: Bearer $KEY"' if asks_for_key else ""
+    key = ' -H "Authorization: Bearer $KEY"' if config.access.requires_credentials else ""
     text = shlex.quote(json.dumps({"model": endpoint, **body}))
     request = f"curl {url}/{path}{key} -H 'content-type: application/json' -d {text}"
     return f"The endpoint '{endpoint}' answers already, at {url}:\n  {request}"

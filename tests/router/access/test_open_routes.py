@@ -92,3 +92,9 @@ def test_health_that_anybody_asks_for_changes_no_breaker(
         for _ in range(REQUESTS):
             assert client.get("/tgi/chat/health").status_code == 503
         assert client.get("/ready").json()["open_breakers"] == []
+
+
+def test_before_the_first_configuration_nobody_says_whether_a_key_is_required() -> None:
+    """A console that believed that none is would send requests without one later, which are counted."""
+    with serve(Router(RuntimeEnvironment()).app) as url:
+        assert httpx.get(f"{url}/ui/sign-in").json() == {"credentials": False, "required": None, "oidc": None}

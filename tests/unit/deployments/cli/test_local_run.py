@@ -41,6 +41,8 @@ class LocalRun:
     gone: bool = False
     refuses: bool = False
     experiments: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """The paths of the router that were called."""
 
     @property
     def app(self) -> Starlette:
@@ -57,6 +59,7 @@ class LocalRun:
         return JSONResponse({"applications": {"router": router}})
 
     async def _router(self, request: Request) -> Response:
+        self.asked.append(request.url.path)
         if self.gone:
             return PlainTextResponse("no server", 503)
         if request.url.path == "/api/experiments":
@@ -249,6 +252,20 @@ def test_deploy_says_that_an_experiment_continues_an_earlier_run(
     assert (said in capsys.readouterr().out) == continues
     assert main(["deploy", local.file(experiments={"same": {**experiment, "state": "draft"}})]) == 0
     assert "continues" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("key", ["", "sk-one"])
+def test_deploy_asks_nothing_without_the_key_that_the_router_requires(
+    key: str, local: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The router would count it among the requests without valid credentials."""
+    monkeypatch.setenv("SWITCHYARD_API_KEY", key)
+    primary = [{"metric": "error", "minimal_effect": 0.1}]
+    experiment = {"endpoint": "chat", "control": "far", "treatments": ["label"], "mode": "aa", "primary": primary}
+    local.experiments = [{"experiment": "same", "state": "running", "started_at": 1764158400.0}]
+    (keys := local.directory / "keys.yaml").write_text("keys: []\n")
+    assert main(["deploy", local.file(experiments={"same": experiment}, access={"keys_file": str(keys)})]) == 0
+    assert ("/api/experiments" in local.asked) == bool(key)
 
 
 def test_deploy_says_that_an_experiment_stays_paused(local: LocalRun, capsys: pytest.CaptureFixture[str]) -> None:
