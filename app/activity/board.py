@@ -3,6 +3,7 @@
 Counts are kept in three resolutions, each for its own time: the finer ones end first.
 """
 
+import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,6 +135,15 @@ class _Router:
 
 
 @dataclass(slots=True)
+class _Alike:
+    """Failures of one kind: the last ones, and how many there were. `is_whole`: since the beginning."""
+
+    is_whole: bool
+    last: deque[ListedRequest] = field(default_factory=lambda: deque(maxlen=MOST_FAILED_ALIKE))
+    count: int = 0
+
+
+@dataclass(slots=True)
 class DailyUse:
     """What one caller used on one day (UTC)."""
 
@@ -155,7 +165,11 @@ class Board:
 
     def __init__(self) -> None:
         self._requests: deque[ListedRequest] = deque(maxlen=MOST_REQUESTS)
-        self._failed: OrderedDict[tuple[str, str, int, str], deque[ListedRequest]] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, str, int, str], _Alike] = OrderedDict()
+        self._since: float | None = None
+        """All requests that have ended since then are known; None: all that ever ended."""
+        self._lacks_kinds = False
+        """Whether there were failures of kinds that are not known any more."""
         self._routers: OrderedDict[str, _Router] = OrderedDict()
         self._running: OrderedDict[str, tuple[float, list[ListedRequest]]] = OrderedDict()
         """Each router's running requests, and when it has reported them."""
@@ -176,6 +190,8 @@ class Board:
         self._routers.move_to_end(report.router)
         if len(self._routers) > MOST_ROUTERS:
             self._routers.popitem(last=False)
+        if report.requests and report.first > router.end:
+            self._lost_before(report.requests[0].ended_at)
         for number, request in enumerate(report.requests, report.first):
             if number >= router.end:
                 self._list(request)
@@ -194,41 +210,104 @@ class Board:
     # Requests
 
     def _list(self, request: ListedRequest) -> None:
+        if len(self._requests) == MOST_REQUESTS:
+            self._complete_since(math.nextafter(self._requests[0].ended_at, math.inf))
         self._requests.append(request)
         if not request.failed:
             return
-        alike = self._failed.setdefault(request.kind, deque(maxlen=MOST_FAILED_ALIKE))
-        alike.append(request)
+        alike = self._failed.setdefault(request.kind, _Alike(is_whole=not self._lacks_kinds))
+        alike.last.append(request)
+        alike.count += 1
         self._failed.move_to_end(request.kind)
         if len(self._failed) > MOST_KINDS:
             self._failed.popitem(last=False)
+            self._lacks_kinds = True
+
+    def _lost_before(self, at: float) -> None:
+        """Notes that requests are lost that ended before `at`: a router had more than it keeps, or had reported them to
+        another board."""
+        self._complete_since(at)
+        self._lacks_kinds = True
+        for alike in self._failed.values():
+            alike.is_whole = False
+
+    def _complete_since(self, at: float) -> None:
+        self._since = max(at, self._since or 0.0)
+
+    def _is_older(self, request: ListedRequest) -> bool:
+        return not request.running and self._since is not None and request.ended_at < self._since
 
     def requests(self, wanted: Wanted, now: float) -> dict[str, Any]:
         """The requests that are wanted, the newest first, as plain data, with the failures among them in groups.
         `running`: how many of them run.
 
-        `endpoints`, `deployments`, `callers` and `errors` are the values to filter by among those that the reader sees.
+        The list has every request that runs or has ended since `since`, `kept` of those that the reader sees, of which
+        `matching` pass the filters; and of the failures before that the last ones of each kind, `older_kept` and
+        `older_matching`. `endpoints`, `deployments`, `callers` and `errors` are the values to filter by among those
+        that the reader sees.
         """
-        kept = {id(request): request for alike in self._failed.values() for request in alike}
+        kept = {id(request): request for alike in self._failed.values() for request in alike.last}
         kept |= {id(request): request for request in self._requests}
         for at, running in self._running.values():
             if now - at < SILENT_S:
                 kept |= {id(request): request for request in running}
-        seen = sorted((one for one in kept.values() if wanted.sees(one)), key=lambda one: one.at, reverse=True)
+        listed = (one for one in kept.values() if wanted.sees(one) and (one.failed or not self._is_older(one)))
+        seen = sorted(listed, key=lambda one: one.at, reverse=True)
         matching = [request for request in seen if wanted.matches(request)]
+        older = sum(map(self._is_older, seen))
+        older_matching = sum(map(self._is_older, matching))
         return {
             "requests": [_plain(request) for request in matching[: wanted.limit]],
-            "matching": len(matching),
+            "matching": len(matching) - older_matching,
+            "older_matching": older_matching,
             "running": sum(request.running for request in matching),
-            "kept": len(seen),
-            "since": seen[-1].at if seen else None,
-            "groups": _groups(matching),
+            "kept": len(seen) - older,
+            "older_kept": older,
+            "since": (self._since or seen[-1].at) if seen else None,
+            "groups": self._groups(matching),
             "endpoints": _values(one.endpoint for one in seen),
             "deployments": _values(one.deployment for one in seen),
             "callers": _values(one.caller for one in seen),
             "errors": _values(one.error for one in seen),
             "unauthorized": self._refusals(now),
         }
+
+    def _has_all(self, kind: tuple[str, str, int, str], last: int) -> bool:
+        """Whether all failures of a kind are listed, of which `last` are among the last requests."""
+        alike = self._failed.get(kind)
+        return alike is not None and alike.is_whole and alike.count <= max(MOST_FAILED_ALIKE, last)
+
+    def _groups(self, requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
+        """The failed requests by what they have in common: our failures before refusals, and before clients that left,
+        and the most frequent first. `is_whole`: the list has all of the kind, so that `count` is no lower bound.
+        `last_at`: when the last one failed, which is `id`. A group has a message only if it is that of all of them;
+        `messages` says how many are known."""
+        groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
+        messages: dict[tuple[str, str, int, str], set[str]] = {}
+        listed = Counter(request.kind for request in self._requests if request.failed)
+        for request in sorted(requests, key=lambda one: one.ended_at, reverse=True):
+            if not request.failed:
+                continue
+            named = dict(zip(("endpoint", "deployment", "status", "error"), request.kind, strict=True))
+            group = groups.setdefault(
+                request.kind,
+                {
+                    **named,
+                    "count": 0,
+                    "is_whole": self._has_all(request.kind, listed[request.kind]),
+                    "last_at": request.ended_at,
+                    "id": request.id,
+                    "message": request.message,
+                    "is_engines": request.is_engines,
+                },
+            )
+            group["count"] += 1
+            messages.setdefault(request.kind, set()).add(request.message)
+        for kind, group in groups.items():
+            group["messages"] = len(messages[kind] - {""})
+            if len(messages[kind]) > 1:
+                group["message"] = ""
+        return sorted(groups.values(), key=lambda group: (_gravity(group["status"], group["error"]), -group["count"]))
 
     def _refusals(self, now: float) -> dict[str, Any]:
         """The requests without valid credentials of the last hour: `requests` of each minute since `since`, of which
@@ -457,36 +536,6 @@ def _plain(request: ListedRequest) -> dict[str, Any]:
 
 def _values(names: Iterable[str]) -> list[str]:
     return sorted(set(names) - {""})[:MOST_ARMS]
-
-
-def _groups(requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
-    """The failed requests by what they have in common: our failures before refusals, and before clients that left, and
-    the most frequent first. `requests`: the newest first. A group has a message only if it is that of all of them;
-    `messages` says how many are known."""
-    groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
-    messages: dict[tuple[str, str, int, str], set[str]] = {}
-    for request in requests:
-        if not request.failed:
-            continue
-        named = dict(zip(("endpoint", "deployment", "status", "error"), request.kind, strict=True))
-        group = groups.setdefault(
-            request.kind,
-            {
-                **named,
-                "count": 0,
-                "last_at": request.at,
-                "id": request.id,
-                "message": request.message,
-                "is_engines": request.is_engines,
-            },
-        )
-        group["count"] += 1
-        messages.setdefault(request.kind, set()).add(request.message)
-    for kind, group in groups.items():
-        group["messages"] = len(messages[kind] - {""})
-        if len(messages[kind]) > 1:
-            group["message"] = ""
-    return sorted(groups.values(), key=lambda group: (_gravity(group["status"], group["error"]), -group["count"]))
 
 
 def _gravity(status: int, error: str) -> int:

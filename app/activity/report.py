@@ -62,6 +62,11 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is recorded of its text: `whole`, `redacted`, or "" for none."""
 
     @property
+    def ended_at(self) -> float:
+        """When its answer ended, in Unix seconds; of one that runs, when that was looked at."""
+        return self.at + self.duration_s
+
+    @property
     def failed(self) -> bool:
         """Whether the client got an error, or an answer that was cut short."""
         return not self.running and (self.status >= 400 or bool(self.error))

@@ -497,6 +497,7 @@ interface ErrorGroup {
   status: number;
   error: string;
   count: number;
+  is_whole: boolean;
   last_at: number;
   id: string;
   message: string;
@@ -521,8 +522,10 @@ interface RequestList {
   texts: string[];
   requests: ListedRequest[];
   matching: number;
+  older_matching: number;
   running: number;
   kept: number;
+  older_kept: number;
   since: number | null;
   groups: ErrorGroup[];
   endpoints: string[];

@@ -18,6 +18,8 @@ const { jsonText, python, shellWord, snippets } = await load("playground/snippet
 const { cosine, norm } = await load("playground/cards.js");
 const { signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
+const { listWords } = await load("pages/requests.js");
+const { astrayWords } = await load("pages/traffic.js");
 const { phases, resultWords, tokens } = await load("requests/timeline.js");
 const { planChanges } = await load("traffic/moves.js");
 
@@ -38,6 +40,7 @@ const ANSWER = [
 
 /** @type {Record<string, (...args: any[]) => unknown>} */
 const FUNCTIONS = {
+  astrayWords,
   cosine,
   diff,
   ends,
@@ -61,6 +64,7 @@ const FUNCTIONS = {
   snippets: (form, url) => snippets(request(form), url),
   unbroken,
   words,
+  listWords,
   markdown: (text) => blocks(text).map((/** @type {any} */ block) => block.tree),
   /**
    * The blocks of a document that came in pieces, as a page has them after the last one, and the characters read.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.activity.board import (
@@ -82,6 +82,81 @@ def test_a_request_is_listed_once_however_reports_overlap(sent: list[tuple[str, 
     assert sorted(listed) == sorted(expected)
     times = [one["at"] for one in board.requests(Wanted(), NOW)["requests"]]
     assert times == sorted(times, reverse=True)
+
+
+BURSTS = st.tuples(st.sampled_from("ab"), st.integers(0, 400), st.integers(2, 50), st.booleans(), st.integers(0, 90))
+
+
+@settings(max_examples=20)
+@given(st.lists(BURSTS, max_size=12))
+def test_the_list_has_every_request_since_its_moment_and_older_failures(
+    bursts: list[tuple[str, int, int, bool, int]],
+) -> None:
+    """However long they take, in whatever order routers report them, and where one has had more than it keeps."""
+    board, ended, clock = Board(), {"a": list[ListedRequest](), "b": list[ListedRequest]()}, NOW
+    told = {"a": 0, "b": 0}
+    for router, some, every, reports, duration in bursts:
+        own = ended[router]
+        for number in range(len(own), len(own) + some):
+            clock += 0.01
+            error = "broken" if number % every == 0 else ""
+            one = request(id=f"{router}{number}", at=clock - duration, duration_s=float(duration), error=error)
+            own.append(one)
+        if reports:
+            first = max(told[router], len(own) - 300)
+            board.take(report(own[first:], router=router, first=first), NOW)
+            told[router] = len(own)
+    known = {one.id: one for router in "ab" for one in ended[router][: told[router]]}
+    page = board.requests(Wanted(), NOW)
+    if page["since"] is None:
+        assert not known
+        return
+    last = {id for id, one in known.items() if one.ended_at >= page["since"]}
+    listed = ids(board, limit=5000)
+    older = [known[id] for id in set(listed) - last]
+    assert page["kept"] == len(last & set(listed))
+    assert page["older_kept"] == len(older)
+    assert len(last) <= MOST_REQUESTS
+    assert last <= set(listed), "none is missing"
+    assert all(one.failed for one in older)
+
+
+def test_older_failures_do_not_make_the_list_longer_than_it_says() -> None:
+    """905 requests, of which the first ones failed: the list begins with the 406th."""
+    board = Board()
+    sent = [request(number, error="broken" if number < 5 else "") for number in range(905)]
+    board.take(report(sent), NOW)
+    page = board.requests(Wanted(limit=1), NOW)
+    assert (page["kept"], page["older_kept"]) == (500, 5)
+    assert NOW + 405 < page["since"] <= NOW + 406, "when the first of them ended, a second after it arrived"
+    failed = board.requests(Wanted(status="failed"), NOW)
+    assert (failed["matching"], failed["older_matching"], failed["kept"], failed["older_kept"]) == (0, 5, 500, 5)
+
+
+@pytest.mark.parametrize(
+    ("failures", "others", "listed", "is_whole"), [(30, 600, 30, True), (60, 0, 60, True), (60, 600, 40, False)]
+)
+def test_a_group_says_whether_it_has_all_of_its_kind(failures: int, others: int, listed: int, is_whole: bool) -> None:
+    board = Board()
+    sent = [request(number, error="broken" if number < failures else "") for number in range(failures + others)]
+    board.take(report(sent), NOW)
+    (group,) = board.requests(Wanted(), NOW)["groups"]
+    assert (group["count"], group["is_whole"]) == (listed, is_whole)
+
+
+def test_a_group_is_no_longer_whole_once_a_router_has_had_more_than_it_keeps() -> None:
+    board = Board()
+    board.take(report([request(0, error="broken")]), NOW)
+    board.take(report([request(9)], first=9), NOW)
+    assert [group["is_whole"] for group in board.requests(Wanted(), NOW)["groups"]] == [False]
+
+
+def test_a_group_tells_when_its_last_request_failed_and_not_when_it_arrived() -> None:
+    """The one that arrived first may have failed last."""
+    board = Board()
+    board.take(report([request(1, error="broken", duration_s=2.0), request(0, error="broken", duration_s=9.0)]), NOW)
+    (group,) = board.requests(Wanted(), NOW)["groups"]
+    assert (group["last_at"], group["id"]) == (NOW + 9, "r0")
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=30))
@@ -216,14 +291,16 @@ def test_a_flood_hides_neither_other_failures_nor_grows() -> None:
     flood = [request(number, status=400, error="bad_request") for number in range(1, 3000)]
     board.take(report(flood, first=1), NOW)
     page = board.requests(Wanted(), NOW)
-    assert page["kept"] <= MOST_REQUESTS + MOST_FAILED_ALIKE + 1
+    assert (page["kept"], page["older_kept"]) == (MOST_REQUESTS, 1)
     assert [(group["status"], group["error"]) for group in page["groups"]] == [
         (503, "unavailable"),
         (400, "bad_request"),
     ]
     many = [request(number, error=f"kind{number}", status=502) for number in range(3000, 5000)]
     board.take(report(many, first=3000), NOW)
-    assert board.requests(Wanted(), NOW)["kept"] <= MOST_REQUESTS + MOST_KINDS * MOST_FAILED_ALIKE
+    page = board.requests(Wanted(), NOW)
+    assert page["kept"] + page["older_kept"] <= MOST_REQUESTS + MOST_KINDS * MOST_FAILED_ALIKE
+    assert [group["is_whole"] for group in page["groups"][-2:]] == [False, False], "older ones may be forgotten"
 
 
 def test_our_failures_come_before_refusals_and_those_before_clients_that_left() -> None:

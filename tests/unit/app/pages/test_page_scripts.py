@@ -1,5 +1,6 @@
 """The console's scripts that need no browser, apart from the playground's, in Node."""
 
+import re
 from typing import Any
 
 import pytest
@@ -167,3 +168,42 @@ def test_tokens_have_the_rate_at_which_engines_wrote() -> None:
     slow = {**REQUEST, "completion_tokens": 5}
     said = call_all([("tokens", (it,)) for it in (moved, slow)])
     assert [words.rpartition(", ")[2] for words in said] == ["4.44/s", "0.05/s"]
+
+
+HELD = {"matching": 500, "kept": 500, "older_matching": 0, "older_kept": 0, "running": 0, "since": 1.8e9}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({}, "500 requests since T"),
+        ({"matching": 1, "kept": 1}, "1 request since T"),
+        ({"older_matching": 5, "older_kept": 5}, "500 requests since T, and 5 older failures"),
+        (
+            {"older_matching": 1, "older_kept": 1, "running": 3},
+            "500 requests since T, 3 of them running, and 1 older failure",
+        ),
+        ({"matching": 7, "older_kept": 5}, "7 of 500 requests since T, and 0 of 5 older failures"),
+        ({"matching": 7, "older_matching": 5, "older_kept": 5}, "7 of 500 requests since T, and 5 older failures"),
+    ],
+)
+def test_the_list_counts_what_it_has_since_a_moment_and_older_failures_apart(found: dict[str, Any], words: str) -> None:
+    pattern = re.escape(words).replace("T", r"[^,]+20\d\d, \d\d:\d\d")
+    assert re.fullmatch(pattern, call("listWords", {**HELD, **found}))
+
+
+@pytest.mark.parametrize(
+    ("matching", "older", "words"),
+    [
+        (0, 0, None),
+        (2, 0, "2 requests since T reached no endpoint."),
+        (1, 40, "1 request since T reached no endpoint, and at least 40 before."),
+        (0, 1, "At least 1 request before T reached no endpoint."),
+    ],
+)
+def test_requests_at_no_endpoint_are_counted_since_the_moment_from_which_all_are_known(
+    matching: int, older: int, words: str | None
+) -> None:
+    said = call("astrayWords", {"matching": matching, "older_matching": older, "since": 1.8e9})
+    assert (said is None) == (words is None)
+    assert words is None or re.fullmatch(re.escape(words).replace("T", r".+20\d\d, \d\d:\d\d"), said)

@@ -150,7 +150,7 @@ function list(root, { api, poll, announce, parameters }) {
           return h(
             "li",
             { key: JSON.stringify([endpoint, deployment, status, error]) },
-            h("b", {}, `${whole(group.count)} × `),
+            h("b", {}, `${group.is_whole ? "" : "at least "}${whole(group.count)} × `),
             result({ ...group, moves: 0 }),
             ` ${where}${deployment ? ` on ${deployment}` : ""}, last at ${moment(last_at)} `,
             h(
@@ -224,15 +224,14 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {RequestList} found */
-  function summary({ matching, running, kept, since, view, everyones, operated, requests: rows }) {
+  function summary(found) {
+    const { since, view, everyones, operated, requests: rows } = found;
     if (since === null) return null;
-    const now = running ? `, ${whole(running)} of them running,` : "";
-    const of = matching === kept ? "" : ` of ${whole(kept)}`;
-    const cut = rows.length < matching ? `; the newest ${rows.length} are shown` : "";
+    const cut = rows.length < found.matching + found.older_matching ? `; the newest ${rows.length} are shown` : "";
     return h(
       "p",
       { class: "hint summary", key: "summary" },
-      `${count(matching, "request", "requests")}${of}${now} since ${moment(since)}, of ${view}, `,
+      `${listWords({ ...found, since })}, of ${view}, `,
       everyones ? "everyone's" : operated.length ? `everyone's at ${names(operated)}, else your own` : "your own",
       `${cut}. `,
       h(
@@ -254,12 +253,12 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {RequestList} found */
-  function requests({ requests: rows, kept }) {
+  function requests({ requests: rows, since }) {
     if (!rows.length)
       return h(
         "p",
         { class: "empty", key: "empty" },
-        kept ? "No request passes these filters." : "No requests since the routers started.",
+        since === null ? "No requests since the routers started." : "No request passes these filters.",
       );
     return table(
       "Requests",
@@ -279,8 +278,8 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {RequestList} found */
-  function more({ matching, requests: rows }) {
-    if (rows.length >= matching) return null;
+  function more({ matching, older_matching, requests: rows }) {
+    if (rows.length >= matching + older_matching) return null;
     const press = () => {
       most += SHOWN;
       refresh().catch(failed);
@@ -289,6 +288,23 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   return poll((signal) => (isLive ? refresh(signal) : null), { failed });
+}
+
+/**
+ * What the list has: all requests since a moment, and older failures.
+ *
+ * @param {RequestList & {since: number}} found
+ */
+export function listWords({ matching, kept, older_matching, older_kept, running, since }) {
+  /**
+   * @param {number} some
+   * @param {number} all
+   * @param {string} one
+   */
+  const of = (some, all, one) => `${some === all ? "" : `${whole(some)} of `}${count(all, one, `${one}s`)}`;
+  const now = running ? `, ${whole(running)} of them running` : "";
+  const older = older_kept ? `, and ${of(older_matching, older_kept, "older failure")}` : "";
+  return `${of(matching, kept, "request")} since ${moment(since)}${now}${older}`;
 }
 
 /**

@@ -174,7 +174,7 @@ export async function mount(root, context) {
       found?.why_not ? h("p", { class: "hint" }, found.why_not) : null,
       found?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
       found ? failing(found.endpoints) : null,
-      state.astray?.matching ? astray(state.astray) : null,
+      state.astray ? astray(state.astray) : null,
       found && found.endpoints.length > MANY ? search() : null,
       found?.endpoints
         .filter((/** @type {Endpoint} */ { endpoint }) => endpoint.toLowerCase().includes(state.wanted.toLowerCase()))
@@ -299,13 +299,27 @@ function scope({ routers, window_s: window }) {
  *
  * @param {RequestList} requests
  */
-function astray({ matching, since }) {
+function astray(requests) {
+  const words = astrayWords(requests);
+  if (words === null) return null;
   return h(
     "p",
     { class: "astray", key: "astray" },
-    mark("warn", `${count(matching, "request", "requests")} since ${moment(since)} reached no endpoint. `),
+    mark("warn", `${words} `),
     h("a", { href: "#/requests?endpoint=-" }, "Show them"),
   );
+}
+
+/**
+ * How many there were: of those before a moment only some are known.
+ *
+ * @param {RequestList} requests
+ */
+export function astrayWords({ matching, older_matching, since }) {
+  const last = `${count(matching, "request", "requests")} since ${moment(since)} reached no endpoint`;
+  if (!older_matching) return matching ? `${last}.` : null;
+  if (matching) return `${last}, and at least ${whole(older_matching)} before.`;
+  return `At least ${count(older_matching, "request", "requests")} before ${moment(since)} reached no endpoint.`;
 }
 
 /**

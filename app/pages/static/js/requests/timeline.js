@@ -140,6 +140,7 @@ export function timeline(request, traceUrl) {
     ...told(request),
     ...(request.endpoint || request.running ? [] : [["Endpoint", `none: ${whyNowhere(request.error)}`]]),
     ["Arrived", moment(request.at)],
+    ...(request.running ? [] : [["Ended", moment(request.at + request.duration_s)]]),
     ["Deployment", request.deployment || "none: the router answered"],
     ["Why", request.deployment ? (REASONS[request.reason] ?? (request.reason || "–")) : "–"],
     ["Caller", request.caller || "unknown"],
