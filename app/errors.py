@@ -16,6 +16,7 @@
     │   │   └── HeadersTooLarge     431
     │   ├── UnsupportedMediaType    415   a content coding or a media type that is not read here
     │   ├── Unprocessable           422   well formed, but unsupported by this deployment
+    │   │   └── Suspected           422   engines have died of it, perhaps: the fault of none of its clients
     │   ├── PreconditionRequired    428   the request does not name the state it was made for
     │   ├── LimitExceeded           429   one of the caller's limits is reached
     │   │   └── TooManyRefusals     429   too many requests without valid credentials from one address
@@ -103,6 +104,8 @@ class ClientError(SwitchyardError):
 
     status = 400
     kind = "bad_request"
+    is_clients_fault: ClassVar[bool] = True
+    """Whether it counts as the client's fault, also against the caller's limits."""
 
 
 class BadRequest(ClientError):
@@ -235,6 +238,13 @@ class Unprocessable(ClientError):
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None, value: Any = None) -> None:
         super().__init__(message, param=param, code=code)
         self.value = value
+
+
+class Suspected(Unprocessable):
+    """Engines have died while they worked on the request, perhaps of it. Its client has done nothing wrong."""
+
+    kind = "suspected"
+    is_clients_fault = False
 
 
 class Rejected(ClientError):

@@ -72,6 +72,10 @@ CONTINUES = "continues"
 REPLICA_AGE_HEADER = "x-switchyard-replica-age-s"
 """The response header in which a replica of a model application reports the seconds since it was ready."""
 
+REPLICA_HEADER = "x-switchyard-replica"
+"""The response header with the random id of the replica's process, which ends with its engine: by it the router knows
+whether two streams have lost the same engine."""
+
 INTERNAL_KEY_HEADER = "x-switchyard-key"
 """The header in which the router sends an internal key; a model application and the controller reject requests without
 theirs (`app.internal_keys`)."""

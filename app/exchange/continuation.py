@@ -13,6 +13,7 @@ Never another deployment: that is another model. What a request that kills engin
 
 import asyncio
 import logging
+import math
 import re
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -30,7 +31,9 @@ from app.internal_api import (
     MARK_HAND_OVER,
     MARK_NONE,
     MARK_TOKENS,
+    REPLICA_HEADER,
 )
+from app.routing.resilience import AT_ONCE_S
 from app.sse import MOST_EVENT
 from app.telemetry.logs import event
 from app.upstream.client import EngineLost, ResponseStream
@@ -63,6 +66,7 @@ class DeliveredStream:
         "_is_steady",
         "_is_successor",
         "_pending",
+        "engine",
         "is_marked",
         "silent",
         "tokens",
@@ -74,6 +78,8 @@ class DeliveredStream:
         self.silent: Callable[[], None] | None = None
         """Called for tokens that have no event yet, such as those of a tool's arguments: their engine works."""
         self.is_marked = False
+        self.engine = ""
+        """The present engine's name, "" before its response has begun."""
         self._has_begun = bool(self.tokens)
         self._is_successor = self._is_handed_over = self._is_steady = False
         self._failure: UpstreamError | None = None
@@ -91,6 +97,7 @@ class DeliveredStream:
     def begin(self, headers: Mapping[str, str]) -> None:
         """Takes the head of an engine's response."""
         self.is_marked = headers.get(CONTINUATION_HEADER) == CONTINUATION_MARKED
+        self.engine = headers.get(REPLICA_HEADER, "")
         self._is_successor, self._is_handed_over = bool(self._created), False
         self._is_steady = self.is_marked and not self._is_successor
         self._failure, self._pending = None, b""
@@ -189,6 +196,7 @@ class ContinuedStream:
         "_idle",
         "_keep_alive",
         "_lost",
+        "_lost_at",
         "_response",
         "_target",
     )
@@ -198,15 +206,16 @@ class ContinuedStream:
         exchange: Exchange,
         target: Target,
         call: Callable[[DeliveredStream], ResponseStream],
-        lost: Callable[[UpstreamError | None], None],
+        lost: Callable[[UpstreamError | None, str], None],
         tokens: Iterable[int] = (),
     ) -> None:
         """`call` makes a call for the stream, or for its rest. `lost` records a lost engine: its failure, None for a
-        hand-over. `tokens`: those that the client has from another router."""
+        hand-over, and its name. `tokens`: those that the client has from another router."""
         self._exchange, self._target, self._call, self._lost = exchange, target, call, lost
         self._delivered = DeliveredStream(tokens)
         self._had = len(self._delivered.tokens)
         self._response = call(self._delivered)
+        self._lost_at = -math.inf
         self._idle: IdleTimeout | None = None
 
     async def begin(self, *, check: EventCheck | None = None) -> None:
@@ -320,16 +329,16 @@ class ContinuedStream:
 
     async def _blame(self, lost: EngineLost) -> None:
         """Counts the loss. Raises the engine's failure if the request may not go on."""
-        exchange, name = self._exchange, self._target.name
+        exchange, name, engine = self._exchange, self._target.name, self._delivered.engine
+        had_tokens = len(self._delivered.tokens) > self._had
         exchange.place.failed(name)
         self._response.close()
-        self._lost(lost.failure)
+        self._lost(lost.failure, engine)
         if lost.failure is None:
             return
-        exchange.state.fuse.died(name)
+        self._lost_at = asyncio.get_running_loop().time()
+        exchange.state.fuse.died(name, engine, await exchange.fingerprint(), had_tokens=had_tokens)
         if exchange.deaths > 1:
-            if len(self._delivered.tokens) == self._had:
-                exchange.state.fuse.refuse(await exchange.fingerprint())
             raise lost.failure
 
     async def _begin(self) -> None:
@@ -339,14 +348,17 @@ class ContinuedStream:
             if not await state.health.confirmed(name, self._exchange.snapshot):
                 raise Unavailable(f"Deployment '{name}' is not available")
             state.fuse.reset(name)
-        self._had, sent_at = len(self._delivered.tokens), loop.time()
+        self._had, sent_at, self._delivered.engine = len(self._delivered.tokens), loop.time(), ""
         self._response = self._call(self._delivered)
         try:
             await self._response.begin(events=False)
             if not self._delivered.is_marked:
                 raise MalformedAnswer(MALFORMED_RESPONSE)
         except Unavailable as error:
-            if isinstance(error, Unanswered) and loop.time() - sent_at > _GONE_S:
+            # An engine names itself before it works: so soon after a death, one without a name is the dead one.
+            now, has_begun = loop.time(), bool(self._delivered.engine)
+            has_worked = now - sent_at > _GONE_S and now - self._lost_at > AT_ONCE_S
+            if isinstance(error, Unanswered) and (has_begun or has_worked):
                 raise EngineLost(error) from error
             self._response.close()
             raise

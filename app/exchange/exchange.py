@@ -27,10 +27,10 @@ from app.errors import (
     ClientError,
     LimitExceeded,
     NotFound,
+    Suspected,
     SwitchyardError,
     Unauthorized,
     Unavailable,
-    Unprocessable,
 )
 from app.exchange.affinity import Place
 from app.exchange.request import (
@@ -72,8 +72,7 @@ class Exchange:
 
     From the beginning: `headers` by lower-case name; `dialect` and `route`, the last candidate's before `claim`;
     `request`, without its body before `read`; `record` for metrics and the access log; `writer` of the response;
-    `trace`. `served`: the deployment that has answered or rejected the request, "" while none has. `deaths`: how many
-    engines may have died of it.
+    `trace`. `served`: the deployment that has answered or rejected the request, "" while none has.
 
     Set by a step: `snapshot`, the configuration that the request keeps (`claim`); `caller` (`authenticate`); `call`,
     `size`, the body's bytes, and `deadline`, in the event loop's time (`parse`); `assignment`, and its `endpoint`, None
@@ -82,14 +81,15 @@ class Exchange:
 
     __slots__ = (
         "_candidates",
+        "_engines_lost",
         "_is_admitted",
         "_room",
         "_scope",
+        "_unnamed_lost",
         "assignment",
         "call",
         "caller",
         "deadline",
-        "deaths",
         "dialect",
         "endpoint",
         "headers",
@@ -136,7 +136,8 @@ class Exchange:
         self.trace = self._traced()
         self.caller = UNAUTHENTICATED
         self.served = ""
-        self.deaths = 0
+        self._engines_lost: set[str] = set()
+        self._unnamed_lost = 0
         self._room = Room(state.access.bodies, snapshot.config.max_bodies_bytes if snapshot is not None else 0)
         self._is_admitted = False
 
@@ -202,13 +203,17 @@ class Exchange:
     async def check(self) -> None:
         """Checks the body against the endpoint's bound and content filter, and whether engines have just died of it.
 
-        Raises TooLarge, BadRequest and Unprocessable.
+        Raises TooLarge, BadRequest and Suspected.
         """
         self.trace.queued(self.call.task if self.call.translation.generates else "")
         fuse = self.state.fuse
-        if fuse.refuses and (left := fuse.refused_s(await self.fingerprint())) > 0:
-            refusal = Unprocessable(f"Two engines have died of this request; it is refused for another {left:.0f} s")
-            refusal.retry_after = left
+        if fuse.watches and (suspicion := fuse.suspicion(await self.fingerprint())) is not None:
+            engines = "Two" if suspicion.engines == 2 else suspicion.engines
+            refusal = Suspected(
+                f"{engines} engines died while they worked on this request; it is refused for another "
+                f"{suspicion.left_s:.0f} s"
+            )
+            refusal.retry_after = suspicion.left_s
             raise refusal
         if self.call.translation.resumed and self.assignment.alternatives:
             raise BadRequest(
@@ -250,6 +255,19 @@ class Exchange:
 
     # Its end
 
+    def lost(self, engine: str) -> None:
+        """Notes that an engine may have died of the request; "": one that has not told its name."""
+        if engine:
+            self._engines_lost.add(engine)
+        else:
+            self._unnamed_lost += 1
+
+    @property
+    def deaths(self) -> int:
+        """How many engines may have died of the request. One without a name may be one of the others."""
+        named, unnamed = len(self._engines_lost), self._unnamed_lost
+        return named + max(0, unnamed - 1) if named else unnamed
+
     async def fingerprint(self) -> bytes:
         """The hash of the body as it came."""
         return await self.state.access.bodies.work(self.size, _hash, self.request.body)
@@ -265,7 +283,7 @@ class Exchange:
     async def refused(self, error: ClientError) -> ClientError:
         """The error to answer for an `error` of the request: invalid requests count against their caller's limits."""
         is_exempt = self._is_admitted or self.route.open or self.route.local
-        if not (is_exempt or isinstance(error, LimitExceeded | Unauthorized)):
+        if error.is_clients_fault and not (is_exempt or isinstance(error, LimitExceeded | Unauthorized)):
             self.record.endpoint = self.record.endpoint or self._endpoint_in_body()
             await self.state.access.count_invalid(self.caller, self.record.endpoint, self.writer)
         return of_other_methods(error, self.request) or error

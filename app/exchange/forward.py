@@ -181,6 +181,8 @@ class Attempt:
         try:
             with state.telemetry.working(record):
                 await self._serve()
+            if state.fuse.watches and writer.failure is None and exchange.call.translation.generates:
+                state.fuse.answered(await exchange.fingerprint())
         except Rejected as error:
             state.health.succeeded(name)
             exchange.served = name
@@ -237,17 +239,17 @@ class Attempt:
             raise refused_field(exchange.call.field_names, field, reason) from error
         self._failed(error)
 
-    def _failed(self, error: UpstreamError, *, is_lost: bool = False) -> None:
+    def _failed(self, error: UpstreamError, *, engine: str | None = None) -> None:
         """Reports a failure of the deployment, once, unless anybody may ask, and would decide who gets traffic.
 
-        `is_lost`: a stream has lost its engine to it.
+        `engine`: the one that a stream has lost to it, "" if it has not told its name.
         """
         if error is self._blamed:
             return
         self._blamed = error
         exchange, state, name = self._exchange, self._exchange.state, self._target.name
-        if is_lost or isinstance(error, Unanswered | Incomplete):
-            exchange.deaths += 1
+        if engine is not None or isinstance(error, Unanswered | Incomplete):
+            exchange.lost(engine or "")
         if isinstance(error, MalformedAnswer):
             malformed = event(
                 "malformed_response",
@@ -489,11 +491,11 @@ class Attempt:
 
         return ContinuedStream(self._exchange, target, call, self._lost, self._exchange.call.translation.resumed)
 
-    def _lost(self, failure: UpstreamError | None) -> None:
-        """Records that an engine is lost: its failure, None for a hand-over."""
+    def _lost(self, failure: UpstreamError | None, engine: str) -> None:
+        """Records that an engine is lost: its failure, None for a hand-over, and its name."""
         if failure is not None:
             self._observer.failed(self._target.name, failure)
-            self._failed(failure, is_lost=True)
+            self._failed(failure, engine=engine)
         self._returned()
 
     @property

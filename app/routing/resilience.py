@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 FAULTS_IN_A_ROW = 5
 OPEN_S = 5.0
@@ -159,34 +160,66 @@ class Breakers:
         return [name for name, breaker in self._of.items() if breaker.is_open]
 
 
+# The law of the fuse. An engine's death is one death, however many streams tell of it. A body is suspected if it was
+# under way on two engines that died within a minute, and had no new token of the last one. It is refused if it is the
+# only one that was so with these engines, or if it was so with three: else many would suffer for one. An engine that
+# answers the body clears it, and accuses no other.
+
 DEATHS_S = 60.0
 """Seconds after an engine's death in which another one of its deployment makes the deployment suspect, and in which a
 body is refused that may have killed two."""
 
-_AT_ONCE_S = 5.0
-"""Deaths that are no further apart may be one: all streams of an engine end with it, and each tells of its death."""
+AT_ONCE_S = 5.0
+"""Deaths of engines without a name that are no further apart may be one: all streams of an engine end with it, and each
+tells of its death."""
 
-_MOST_REFUSED = 1024
+_MOST_DEATHS, _MOST_BODIES = 64, 1024
+
+
+@dataclass(slots=True)
+class _Death:
+    """`bodies`: those under way on the engine, and whether each had a new token of it. Only the last `_MOST_BODIES`.
+    `answered`: those of them that an engine has answered since."""
+
+    deployment: str
+    at: float
+    bodies: dict[bytes, bool] = field(default_factory=dict)
+    answered: set[bytes] = field(default_factory=set)
+
+
+class Suspicion(NamedTuple):
+    """Why a body is refused: so many `engines` died of it. `left_s`: for how many more seconds."""
+
+    engines: int
+    left_s: float
 
 
 class Fuse:
     """Keeps a request that kills engines from killing one after the other. `clock` returns seconds."""
 
-    __slots__ = ("_blown", "_clock", "_died", "_refused")
+    __slots__ = ("_blown", "_clock", "_deaths", "_died", "_unnamed")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._died: dict[str, float] = {}
         self._blown: set[str] = set()
-        self._refused: dict[bytes, float] = {}
+        self._deaths: dict[str, _Death] = {}
+        """By the engine, in the order of time."""
+        self._unnamed = 0
 
-    def died(self, deployment: str) -> None:
-        """Notes that an engine of the deployment died."""
+    def died(self, deployment: str, engine: str, body: bytes, *, had_tokens: bool) -> None:
+        """Notes that a stream has lost its engine, and tells which: "" if that is not known. `body`: the hash of its
+        request, which `had_tokens` of this engine."""
         now, before = self._clock(), self._died.get(deployment, -math.inf)
-        if now - before > _AT_ONCE_S:
+        if now - before > AT_ONCE_S:
             self._died[deployment] = now
             if now - before <= DEATHS_S:
                 self._blown.add(deployment)
+        self._forget(now)
+        bodies = self._death(deployment, engine, now).bodies
+        bodies[body] = bodies.pop(body, False) or had_tokens
+        if len(bodies) > _MOST_BODIES:
+            del bodies[next(iter(bodies))]
 
     def is_blown(self, deployment: str) -> bool:
         """Whether no stream may go on at the deployment before a check has passed."""
@@ -196,21 +229,49 @@ class Fuse:
         """Notes that a check of the deployment has passed."""
         self._blown.discard(deployment)
 
-    def refuse(self, body: bytes) -> None:
-        """Refuses the body with this hash for a minute: an engine that continued its stream died before any token."""
-        self._refused.pop(body, None)  # the oldest comes first
-        if len(self._refused) >= _MOST_REFUSED:
-            del self._refused[next(iter(self._refused))]
-        self._refused[body] = self._clock() + DEATHS_S
+    def answered(self, body: bytes) -> None:
+        """Notes that an engine has answered the body."""
+        for death in self._deaths.values():
+            if body in death.bodies:
+                death.answered.add(body)
 
     @property
-    def refuses(self) -> bool:
-        """Whether there is a body that is refused; if not, none needs to be hashed."""
-        return bool(self._refused) and next(reversed(self._refused.values())) > self._clock()
+    def watches(self) -> bool:
+        """Whether an engine has died lately; if not, no body needs to be hashed."""
+        if self._deaths:
+            self._forget(self._clock())
+        return bool(self._deaths)
 
-    def refused_s(self, body: bytes) -> float:
-        """For how many more seconds the body is refused; 0 if it is not."""
-        return max(0.0, self._refused.get(body, 0.0) - self._clock())
+    def suspicion(self, body: bytes) -> Suspicion | None:
+        """Why the body is refused; None if it is not."""
+        self._forget(self._clock())
+        of_body = [one for one in self._deaths.values() if body in one.bodies and body not in one.answered]
+        if len(of_body) < 2 or of_body[-1].bodies[body]:
+            return None
+        if len(of_body) == 2 and any(
+            other != body and not had_tokens and other in of_body[0].bodies
+            for other, had_tokens in of_body[1].bodies.items()
+        ):
+            return None
+        return Suspicion(len(of_body), of_body[-1].at + DEATHS_S - self._clock())
+
+    def _death(self, deployment: str, engine: str, now: float) -> _Death:
+        if engine in self._deaths:
+            return self._deaths[engine]
+        if not engine:
+            last = next((one for one in reversed(self._deaths.values()) if one.deployment == deployment), None)
+            if last is not None and now - last.at <= AT_ONCE_S:
+                return last
+            self._unnamed += 1
+            engine = f" {self._unnamed}"  # no engine's name
+        if len(self._deaths) >= _MOST_DEATHS:
+            del self._deaths[next(iter(self._deaths))]
+        death = self._deaths[engine] = _Death(deployment, now)
+        return death
+
+    def _forget(self, now: float) -> None:
+        while self._deaths and (first := next(iter(self._deaths.items())))[1].at <= now - DEATHS_S:
+            del self._deaths[first[0]]
 
 
 # Each request repays a tenth of a retry, so that retries add at most a tenth to the load when everything fails. Nothing

@@ -25,6 +25,7 @@ _WORDS: Mapping[str, str] = {
     "forbidden": "not allowed",
     "limit_exceeded": "over a limit",
     "rejected": "not valid for the engine",
+    "suspected": "held back because engines died",
     "timeout": "timed out",
     "too_large": "too large",
     "unavailable": "no deployment available",

@@ -23,7 +23,8 @@ _DRAWN = frozenset({"override", "pinned", "sticky", "traffic", "failover"})
 
 
 def _kinds(error: type[ClientError]) -> Iterator[str]:
-    yield error.kind
+    if error.is_clients_fault:
+        yield error.kind
     for more in error.__subclasses__():
         yield from _kinds(more)
 

@@ -3,7 +3,8 @@
 vLLM's own FastAPI application is mounted on each replica (`serve.ingress()`), so every native route is available,
 behind the internal key.
 
-- Reports a replica's age to the router: a new one answers more slowly, since its caches are empty.
+- Reports a replica's age to the router: a new one answers more slowly, since its caches are empty; and its id, by which
+  the router knows a death that several streams tell of.
 - A stream outlives its engine. A replica that is stopped hands over its streams.
 - A client that disconnects ends its generation, streaming or not.
 - Ray's vLLM engine, with the model in the process of vLLM's scheduler where possible.
@@ -13,6 +14,7 @@ behind the internal key.
 import asyncio
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +28,7 @@ from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm.deployment import LLMServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.internal_api import AWAIT_WEIGHTS_VARIABLE, MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER
+from app.internal_api import AWAIT_WEIGHTS_VARIABLE, MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER, REPLICA_HEADER
 from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
@@ -42,28 +44,28 @@ from deployments.weights import cache as weights
 from deployments.weights.sources import source_on
 from deployments.weights.volume import arrival
 
-_NAME = REPLICA_AGE_HEADER.encode()
+_AGE, _ID = REPLICA_AGE_HEADER.encode(), REPLICA_HEADER.encode()
 
 
-class ReplicaAgeMiddleware:
-    """Adds the seconds since its construction, when the engine is ready, to every HTTP response."""
+class ReplicaMiddleware:
+    """Adds to every HTTP response the replica's id, and the seconds since this was made, when the engine is ready."""
 
     def __init__(self, app: ASGIApp, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._clock = app, clock
-        self._ready_at = clock()
+        self._ready_at, self._id = clock(), secrets.token_hex(8).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        async def send_with_age(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                age = (_NAME, b"%.1f" % (self._clock() - self._ready_at))
-                message = {**message, "headers": [*message.get("headers", ()), age]}
+                added = ((_AGE, b"%.1f" % (self._clock() - self._ready_at)), (_ID, self._id))
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
             await send(message)
 
-        await self._app(scope, receive, send_with_age)
+        await self._app(scope, receive, send_with_headers)
 
 
 _log = logging.getLogger("switchyard")
@@ -332,7 +334,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         add_completions(app)
         continue_streams(app, self._streams, continues=self._continues)
         app.add_middleware(DisconnectMiddleware)
-        app.add_middleware(ReplicaAgeMiddleware)
+        app.add_middleware(ReplicaMiddleware)
         app.add_middleware(InternalKeyMiddleware, keys=accepted(os.environ, Purpose.ENGINE))
         return app
 

@@ -113,9 +113,9 @@ class Connection(asyncio.Protocol):
         self._write_on()
 
     async def wait_for_response(self) -> None:
-        """Waits for the final response's `status` and `headers`, and for some of its body or its end: without them
-        there is nothing to do. Raises HttpError."""
-        while not (self._has_head and (self._chunks or self._is_complete)):
+        """Waits for the final response's `status` and `headers`, and for some of its body, its end, or its failure:
+        without them there is nothing to do. Raises HttpError if there is no head."""
+        while not (self._has_head and (self._chunks or self._is_complete or self._failure is not None)):
             await self._arrival()
 
     async def read(self, most: int | None = None) -> bytes:

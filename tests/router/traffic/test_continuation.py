@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -160,7 +161,7 @@ def test_a_request_that_kills_its_engine_kills_one_more_and_is_refused_for_a_min
     generations = [path for path in rig.engine.paths if "tokenize" not in path]
     assert len(generations) == 2, generations
     refused = rig.ask(name)
-    assert "Two engines have died of this request" in refused.text
+    assert "Two engines died while they worked on this request" in refused.text
     if name != "tgi":  # which answers every request for a stream with one
         assert refused.status_code in (400, 422)
         assert 50 < int(refused.headers["retry-after"]) <= 60
@@ -168,6 +169,55 @@ def test_a_request_that_kills_its_engine_kills_one_more_and_is_refused_for_a_min
     rig.engine.fates = []
     assert not is_error(rig.text(name, user="another") if name == "openai chat" else rig.text("openai completions"))
     assert rig.continued("closed", "ended") == 1
+
+
+def at_once(rig: ContinuingRig, *bodies: dict[str, Any]) -> list[str]:
+    """The streams of requests that are under way at the same moment."""
+    rig.engine.pause_s = 0.05
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return [stream for stream in pool.map(lambda fields: rig.text(**fields), bodies)]
+
+
+def test_the_death_of_one_engine_is_one_death_for_a_request_that_meets_it_again(rig: ContinuingRig) -> None:
+    """The system of a replica that dies takes connections for a while, and answers none."""
+    undisturbed = plain(rig.text())
+    dying = Fate(how="dying", pause_s=0.05)
+    rig.engine.fates = [Fate(2), dying, dying]
+    assert plain(rig.text()) == undisturbed
+    rig.engine.fates = [dying, Fate(2), dying]
+    assert plain(rig.text()) == undisturbed, "met before the first byte"
+    assert rig.ask().status_code == 200
+
+
+def test_many_identical_requests_on_one_dying_engine_are_one_death(rig: ContinuingRig) -> None:
+    undisturbed = plain(rig.text())
+    rig.change({"wait_s": 20})
+    rig.engine.fates = [*[Fate(2, of=1, pause_s=1)] * 8, *[Fate(how="dying", pause_s=0.05)] * 12]
+    assert {plain(stream) for stream in at_once(rig, *[{}] * 8)} == {undisturbed}
+    assert rig.ask().status_code == 200
+
+
+def test_several_requests_that_lose_two_engines_together_are_not_refused(rig: ContinuingRig) -> None:
+    rig.engine.fates = [*[Fate(2, of=1, pause_s=1)] * 2, *[Fate(0, of=2, pause_s=1)] * 2]
+    assert all(map(is_error, at_once(rig, {"user": "one"}, {"user": "two"})))
+    assert {rig.ask(user=user).status_code for user in ("one", "two")} == {200}
+
+
+def test_a_request_that_engines_may_have_died_of_is_not_called_its_client_s_fault(rig: ContinuingRig) -> None:
+    rig.engine.fates = [Fate(2), Fate(0)]
+    rig.text()
+    refused = rig.ask()
+    assert refused.status_code == 422
+    (endpoint,) = rig.client.get("/api/overview").json()["endpoints"]
+    assert (endpoint["refused"], endpoint["errors"]) == (0, 2)
+
+
+def test_a_body_that_an_engine_answers_meanwhile_is_not_refused(rig: ContinuingRig) -> None:
+    rig.engine.fates = [Fate(2), Fate(0)]
+    assert is_error(rig.text())
+    assert rig.ask().status_code == 422
+    assert not is_error(rig.text(user="another"))
+    assert rig.ask().status_code == 422, "another body says nothing of this one"
 
 
 def test_an_engine_that_gave_tokens_before_it_died_accuses_no_request(rig: ContinuingRig) -> None:

@@ -240,9 +240,13 @@ class FakeEngine:
             return refuse(503, "at capacity")({})
         if fate is not None and fate.how == "absent":
             return Response("no replica", 503)
+        if fate is not None and fate.how == "dying":
+            await asyncio.sleep(fate.pause_s)
+            return Response("no answer", 502)  # the ingress's, whose connection to the replica is closed
         if (fate is not None and fate.how == "refused") or (known and known != ids[: len(known)]):
             return refuse(400, "these are not the tokens")({})
-        return MarkedResponse(groups if known is None else rest(groups, len(known)), fate, self.pause_s)
+        name = f"engine-{len(self.paths) if fate is None or fate.of is None else -fate.of}"
+        return MarkedResponse(groups if known is None else rest(groups, len(known)), fate, self.pause_s, name)
 
 
 class RawServer:

@@ -63,12 +63,17 @@ class Fate:
     `closed`: its connection is closed; `half`, in the middle of a group; `error`: it sends vLLM's error event for an
     engine that has died; `handover`: it hands the stream over; `none`: it cannot be continued from here on; `silence`:
     nothing more comes; `busy`: it does not begin, for want of room; `absent`: there is no replica; `refused`: it does
-    not take the continuation. `pause_s`: seconds before that.
+    not take the continuation; `dying`: it takes the request, and its connection ends without an answer, as that of one
+    that died before. `pause_s`: seconds before that.
     """
 
     after: int = 0
-    how: Literal["closed", "half", "error", "handover", "none", "silence", "busy", "absent", "refused"] = "closed"
+    how: Literal["closed", "half", "error", "handover", "none", "silence", "busy", "absent", "refused", "dying"] = (
+        "closed"
+    )
     pause_s: float = 0.0
+    of: int | None = None
+    """The engine's number, where several streams have the same: otherwise each has an engine of its own."""
 
 
 FAILED = b'data: {"error":{"message":"EngineCore encountered an issue","type":"InternalServerError","code":500}}\n\n'
@@ -77,8 +82,9 @@ FAILED = b'data: {"error":{"message":"EngineCore encountered an issue","type":"I
 class MarkedResponse(Response):
     """A stream of these groups, in a message each, and what befalls it."""
 
-    def __init__(self, groups: Sequence[Group], fate: Fate | None, pause_s: float) -> None:
-        super().__init__(media_type="text/event-stream", headers={"x-switchyard-continuation": "marked"})
+    def __init__(self, groups: Sequence[Group], fate: Fate | None, pause_s: float, name: str) -> None:
+        headers = {"x-switchyard-continuation": "marked", "x-switchyard-replica": name}
+        super().__init__(media_type="text/event-stream", headers=headers)
         self._groups, self._fate, self._pause_s = groups, fate, pause_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

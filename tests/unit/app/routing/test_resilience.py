@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.routing.resilience import (
+    AT_ONCE_S,
     DEATHS_S,
     FAULTS_IN_A_ROW,
     LONGEST_OPEN_S,
@@ -224,23 +225,118 @@ def test_the_debts_of_callers_that_left_are_repaid_by_the_others() -> None:
     assert sum(budget.take(CALLER) for _ in range(100)) == RESERVE / 2
 
 
-def test_the_fuse_refuses_a_body_for_a_minute_after_the_last_death() -> None:
-    now = 0.0
-    fuse = Fuse(lambda: now)
-    fuse.refuse(b"first")
-    now = 30.0
-    fuse.refuse(b"second")
-    fuse.refuse(b"first")
-    now = 30.0 + DEATHS_S - 1
-    assert fuse.refuses
-    assert (fuse.refused_s(b"first"), fuse.refused_s(b"second"), fuse.refused_s(b"third")) == (1.0, 1.0, 0.0)
+class Engines:
+    """A fuse, and engines that die with streams on them. A stream is a body, and whether it had a token."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.fuse = Fuse(lambda: self.now)
+
+    def die(self, name: str, *streams: tuple[bytes, bool]) -> None:
+        for body, had_tokens in streams:
+            self.fuse.died("blue", name, body, had_tokens=had_tokens)
+
+    def refused(self, *bodies: bytes) -> set[bytes]:
+        return {body for body in bodies if self.fuse.suspicion(body) is not None}
 
 
-def test_when_a_minute_is_over_no_body_needs_to_be_hashed() -> None:
-    now = 0.0
-    fuse = Fuse(lambda: now)
-    fuse.refuse(b"body")
-    now = DEATHS_S
-    assert not fuse.refuses
-    assert fuse.refused_s(b"body") == 0.0
-    assert not Fuse(lambda: now).refuses
+SILENT, SPOKEN = False, True
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"one", b"two", b"three"]), st.booleans()), max_size=40))
+def test_one_engine_s_death_accuses_nobody_however_many_streams_tell_of_it(streams: list[tuple[bytes, bool]]) -> None:
+    engines = Engines()
+    for stream in streams:
+        engines.die("e1", stream)
+        engines.now += 1.0
+        assert engines.refused(b"one", b"two", b"three") == set()
+
+
+def test_a_body_that_was_alone_with_two_dying_engines_is_refused_for_a_minute_after_the_last() -> None:
+    engines = Engines()
+    engines.die("e1", (b"killer", SPOKEN), (b"other", SPOKEN))
+    engines.now = 30.0
+    engines.die("e2", (b"killer", SILENT))
+    engines.now = 31.0
+    assert engines.fuse.suspicion(b"killer") == (2, DEATHS_S - 1)
+    assert engines.refused(b"other") == set()
+    engines.now = 30.0 + DEATHS_S
+    assert engines.refused(b"killer") == set()
+    assert not engines.fuse.watches
+
+
+def test_a_body_that_had_a_token_of_the_last_engine_is_not_refused() -> None:
+    engines = Engines()
+    engines.die("e1", (b"body", SILENT))
+    engines.die("e2", (b"body", SILENT), (b"body", SPOKEN))
+    assert engines.refused(b"body") == set()
+
+
+BODIES = [bytes([number]) for number in range(6)]
+COMPANY = st.sets(st.sampled_from(BODIES), min_size=1)
+
+
+@given(COMPANY, COMPANY, COMPANY)
+def test_of_several_bodies_on_two_dying_engines_none_is_refused_before_a_third_dies(
+    first: set[bytes], second: set[bytes], third: set[bytes]
+) -> None:
+    engines = Engines()
+    for name, bodies in (("e1", first), ("e2", second)):
+        engines.die(name, *((body, SILENT) for body in bodies))
+    both = first & second
+    assert engines.refused(*BODIES) == (both if len(both) == 1 else set())
+    engines.die("e3", *((body, SILENT) for body in third))
+    everywhere = first & second & third
+    assert engines.refused(*BODIES) >= everywhere
+    for body in engines.refused(*BODIES) - everywhere:
+        deaths = [bodies for bodies in (first, second, third) if body in bodies]
+        assert len(deaths) == 2
+        assert deaths[0] & deaths[1] == {body}, "another one was in the same case"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(BODIES), st.booleans()), max_size=30), COMPANY)
+def test_an_answer_clears_a_body(losses: list[tuple[str, bytes, bool]], answered: set[bytes]) -> None:
+    engines = Engines()
+    for name, body, had_tokens in losses:
+        engines.die(name, (body, had_tokens))
+    before = engines.refused(*BODIES)
+    for body in answered:
+        engines.fuse.answered(body)
+    assert engines.refused(*BODIES) == before - answered, "and does not accuse the others"
+
+
+@given(st.lists(st.floats(0.0, AT_ONCE_S / 10), max_size=9))
+def test_an_engine_without_a_name_that_is_lost_at_once_is_the_one_that_was_lost_before(pauses: list[float]) -> None:
+    engines = Engines()
+    engines.die("e1", (b"body", SPOKEN))
+    for pause in pauses:
+        engines.now += pause
+        engines.die("", (b"body", SILENT))
+    assert engines.refused(b"body") == set()
+    engines.now += 2 * AT_ONCE_S
+    engines.die("", (b"body", SILENT))
+    assert engines.refused(b"body") == {b"body"}
+
+
+def test_a_deployment_waits_for_a_check_after_two_deaths_that_are_not_at_once() -> None:
+    engines = Engines()
+    engines.die("e1", (b"a", SPOKEN))
+    engines.die("e2", (b"b", SPOKEN))
+    assert not engines.fuse.is_blown("blue")
+    engines.now = 2 * AT_ONCE_S
+    engines.die("e3", (b"c", SPOKEN))
+    assert engines.fuse.is_blown("blue")
+    engines.fuse.reset("blue")
+    assert not engines.fuse.is_blown("blue")
+
+
+def test_what_the_fuse_keeps_is_bounded() -> None:
+    engines, bodies = Engines(), [b"%d" % number for number in range(1100)]
+    for number in range(300):
+        engines.die(f"e{number}", (b"always", SILENT))
+    suspicion = engines.fuse.suspicion(b"always")
+    assert suspicion is not None
+    assert suspicion.engines == 64
+    for name in ("first", "second", "third"):
+        engines.die(name, *((body, SILENT) for body in bodies))
+    assert len(engines.refused(*bodies)) == 1024

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from app.internal_api import REPLICA_AGE_HEADER
+from app.internal_api import REPLICA_AGE_HEADER, REPLICA_HEADER
 from tests.support.waiting import wait_until_async
 
 with warnings.catch_warnings():
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
         SERVICE_TIME,
         DisconnectMiddleware,
         LoadReport,
-        ReplicaAgeMiddleware,
+        ReplicaMiddleware,
         hand_over_when_stopped,
         held_by_serve,
         present_counts,
@@ -189,14 +189,23 @@ async def hello(socket: WebSocket) -> None:
 def test_responses_say_how_long_ago_the_replica_was_ready() -> None:
     now = iter([100.0, 103.25, 190.0])
     app = Starlette(routes=[Route("/", lambda request: PlainTextResponse("x")), WebSocketRoute("/ws", hello)])
-    client = TestClient(ReplicaAgeMiddleware(app, clock=lambda: next(now)))
+    client = TestClient(ReplicaMiddleware(app, clock=lambda: next(now)))
     assert client.get("/").headers[REPLICA_AGE_HEADER] in ("3.2", "3.3")
     assert client.get("/gone").headers[REPLICA_AGE_HEADER] == "90.0"
     with client.websocket_connect("/ws") as socket:
         assert socket.receive_text() == "hello"
 
 
-def test_the_age_is_added_once_to_a_response_in_parts() -> None:
+def test_all_responses_of_a_replica_have_its_id_and_those_of_another_have_another() -> None:
+    def ids() -> set[str]:
+        client = TestClient(ReplicaMiddleware(Starlette(routes=[Route("/", lambda request: PlainTextResponse("x"))])))
+        return {client.get(path).headers[REPLICA_HEADER] for path in ("/", "/gone")}
+
+    (one,), (other,) = ids(), ids()
+    assert one != other
+
+
+def test_the_headers_are_added_once_to_a_response_in_parts() -> None:
     async def app(scope: object, receive: object, send: object) -> None:
         for message in (
             {"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]},
@@ -205,17 +214,15 @@ def test_the_age_is_added_once_to_a_response_in_parts() -> None:
         ):
             await send(message)  # type: ignore[operator]
 
-    sent: list[object] = []
+    sent: list[Any] = []
 
     async def send(message: object) -> None:
         sent.append(message)
 
-    asyncio.run(ReplicaAgeMiddleware(app, clock=lambda: 0.0)({"type": "http"}, None, send))  # type: ignore[arg-type]
-    assert sent[0] == {
-        "type": "http.response.start",
-        "status": 200,
-        "headers": [(b"a", b"b"), (REPLICA_AGE_HEADER.encode(), b"0.0")],
-    }
+    asyncio.run(ReplicaMiddleware(app, clock=lambda: 0.0)({"type": "http"}, None, send))  # type: ignore[arg-type]
+    headers = sent[0]["headers"]
+    assert headers[:2] == [(b"a", b"b"), (REPLICA_AGE_HEADER.encode(), b"0.0")]
+    assert [name for name, _ in headers[2:]] == [REPLICA_HEADER.encode()]
     assert len(sent) == 3
 
 

@@ -6,7 +6,7 @@ import { mark } from "../parts.js";
 import { REASONS } from "./recorded.js";
 
 /** @type {Record<string, string>} */
-const ERRORS = { broken: "deployment failed", client_gone: "client left" };
+const ERRORS = { broken: "deployment failed", client_gone: "client left", suspected: "held back: engines died" };
 
 /**
  * A kind of error in words.
