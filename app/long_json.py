@@ -135,21 +135,27 @@ _LONG_VALUE = 256 * 1024
 def _value(body: bytes) -> Any:
     """The value of a JSON text, whose members are read one at a time if it is long. Raises ValueError."""
     if len(body) > _LONG_VALUE:
-        with suppress(ValueError, RecursionError):  # `from_json` says better where the error is
+        with suppress(ValueError, RecursionError):  # `_from_json` says better where the error is
             return {name: _member(bytes(value)) for name, value in _MEMBERS.decode(body).items()}
-    return from_json(body, allow_inf_nan=False)
+    return _from_json(body)
+
+
+def _from_json(text: bytes) -> Any:
+    """The value of a JSON text, read in one call. Raises ValueError."""
+    # A cache of all texts makes a list of 400,000 different ones take three times as long: 80 ms.
+    return from_json(text, allow_inf_nan=False, cache_strings="keys")
 
 
 def _member(text: bytes) -> Any:
     """The value of a JSON text: a long list of numbers, such as token ids, piece by piece."""
     if not has_only_numbers(text):
-        return from_json(text, allow_inf_nan=False)
+        return _from_json(text)
     items: list[Any] = []
     at = 1
     while at > 0:
         comma = text.find(b",", at + _PIECE)
         piece = text[at:comma] if comma > 0 else text[at : text.rindex(b"]")]
-        items += from_json(b"[%b]" % piece, allow_inf_nan=False)
+        items += _from_json(b"[%b]" % piece)
         at = comma + 1
     return items
 
