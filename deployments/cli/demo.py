@@ -82,6 +82,8 @@ MAX_IN_FLIGHT = 32
 
 _TIMEOUT_S = 120.0
 
+_CUT_SHORT = "The stream was cut short: "
+
 PROGRESS_S = 10.0
 """How often a run says how far it is."""
 
@@ -153,11 +155,12 @@ def questions(plan: DemoTraffic) -> Iterator[Question]:
 
 @dataclass
 class AnswerTally:
-    """One deployment's answers; times in seconds."""
+    """One deployment's answers: those that were whole, and those that failed, also after their beginning. Times are in
+    seconds."""
 
-    first_token_s: list[float] = field(default_factory=list)
-    events: int = 0
+    answered: int = 0
     failed: int = 0
+    first_token_s: list[float] = field(default_factory=list)
 
 
 class TrafficSender:
@@ -248,7 +251,10 @@ class TrafficSender:
                     if code is not None:
                         self._refuse(message, code)
                     return
-                await self._read(answer, self._seen[name], started)
+                if problem := await self._read(answer, self._seen[name], started):
+                    self._failed(name, problem)
+                    return
+                self._seen[name].answered += 1
             if self._feedback is not None:
                 await self._score(session, answer.headers["x-request-id"])
         except aiohttp.ClientConnectorError as error:
@@ -271,13 +277,19 @@ class TrafficSender:
         minutes = f"{plan.seconds / 60:g} min"
         self._say(f"Sending {rate} to {self._url} for {minutes}, with --seed {plan.seed}; Ctrl-C ends it.")
 
-    async def _read(self, answer: "aiohttp.ClientResponse", seen: AnswerTally, started: float) -> None:
-        first = True
+    async def _read(self, answer: "aiohttp.ClientResponse", seen: AnswerTally, started: float) -> str:
+        """Reads the stream. Returns why it is not whole: "" if it is."""
+        problem = "The stream ended before it was complete"
+        first_token_s: float | None = None
         async for line in answer.content:
-            if line.startswith(b"data: {") and first:
-                seen.first_token_s.append(time.perf_counter() - started)
-                first = False
-            seen.events += line.startswith(b"data: {")
+            if line.startswith(b"data: [DONE]") and not problem.startswith(_CUT_SHORT):
+                problem = ""
+            elif line.startswith(b'data: {"error":'):
+                problem = f"{_CUT_SHORT}{_message_in(line.removeprefix(b'data: '))}"
+            elif line.startswith(b"data: {") and first_token_s is None:
+                first_token_s = time.perf_counter() - started
+                seen.first_token_s.append(first_token_s)
+        return problem
 
     async def _score(self, session: "aiohttp.ClientSession", request_id: str) -> None:
         score = {"request_id": request_id, "metric": self._feedback, "value": self._random.random() < 0.8}
@@ -296,7 +308,7 @@ class TrafficSender:
         rows = [
             [
                 name,
-                str(len(seen.first_token_s)),
+                str(seen.answered),
                 str(seen.failed),
                 f"{median(seen.first_token_s) * 1000:.0f} ms" if seen.first_token_s else "-",
             ]
@@ -310,7 +322,7 @@ class TrafficSender:
         return "\n".join(lines)
 
     def _is_answered(self) -> bool:
-        return any(seen.first_token_s for seen in self._seen.values())
+        return any(seen.answered for seen in self._seen.values())
 
     def check(self) -> None:
         """Raises CommandError if the server refused a question for good, or answered none."""
@@ -322,6 +334,11 @@ class TrafficSender:
 
 async def _message(answer: "aiohttp.ClientResponse") -> str:
     """An error's message, in one line."""
+    return _message_in(await answer.read()) or f"status {answer.status}"
+
+
+def _message_in(error: bytes) -> str:
+    """The message of an error in OpenAI's form; "" if it is in another."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        return str(json.loads(await answer.read())["error"]["message"])
-    return f"status {answer.status}"
+        return str(json.loads(error)["error"]["message"])
+    return ""

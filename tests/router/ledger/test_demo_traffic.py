@@ -8,6 +8,7 @@ from deployments.cli.main import main
 from deployments.cli.options import ExitCode
 from tests.router.conftest import Rig
 from tests.router.traffic.test_stops import EXPERIMENT
+from tests.support.engine.fake_engine import chunk, frame, stream
 
 # About 18 questions: fewer than may wait at once, so that none is skipped, however slow this machine is.
 ARGUMENTS = ["--minutes", "0.03", "--rate", "10", "--users", "5", "--max-tokens", "4"]
@@ -20,6 +21,27 @@ def test_the_command_prints_every_deployments_answers(rig: Rig, capsys: pytest.C
     assert header.split() == ["DEPLOYMENT", "ANSWERED", "FAILED", "FIRST", "TOKEN", "(MEDIAN)"]
     assert [row.split()[0] for row in rows] == ["blue", "green"]
     assert all(int(row.split()[1]) > 0 and row.split()[2] == "0" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("ending", "problem"),
+    [
+        ([], "The stream was cut short: The deployment ended its response before it was complete"),
+        ([frame({"error": {"message": "boom", "type": "x", "code": 500}})], "The stream was cut short: "),
+    ],
+    ids=["closed", "error"],
+)
+def test_a_stream_that_was_cut_short_has_failed(
+    rig: Rig, capsys: pytest.CaptureFixture[str], ending: list[str], problem: str
+) -> None:
+    rig.chat_endpoint(traffic={"blue": 50, "green": 50})
+    rig.blue.answer = lambda body: stream([chunk("Hel"), chunk("lo"), *ending])
+    assert main(["demo", "traffic", "chat", *ARGUMENTS, "--seed", "0", "--url", rig.url]) == 0
+    printed = capsys.readouterr().out
+    blue, green = (line.split() for line in printed.splitlines()[1:3])
+    assert (blue[1], green[2]) == ("0", "0")
+    assert int(blue[2]) > 0 < int(green[1])
+    assert f"The last error: {problem}" in printed
 
 
 def test_an_unknown_endpoint_is_an_error_before_anything_is_announced(
