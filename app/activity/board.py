@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -21,8 +21,7 @@ from app.activity.report import (
     PeriodCounts,
     ReplicaStart,
 )
-from app.errors import CLIENT_GONE
-from app.telemetry.recent import Arm, BucketCounts
+from app.telemetry.recent import Arm, BucketCounts, Outcome, outcome_of
 
 MOST_REQUESTS = 500
 MOST_FAILED_ALIKE, MOST_KINDS = 40, 100
@@ -55,7 +54,8 @@ REFUSED_S, REFUSED_STEP_S = 3600.0, 60.0
 MOST_REASONS = 40
 """Of one count; the further ones together are "", as they are in a router's counts."""
 
-FAILED, ANSWERED, RUNNING = "failed", "answered", "running"
+FAILED, RUNNING = "failed", "running"
+OUTCOMES: Sequence[Outcome] = get_args(Outcome)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,7 +71,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deployment: str | None = None
     caller: str | None = None
     status: str | None = None
-    """`failed`, `answered`, `running`, a status, or a class of them: ``5xx``."""
+    """`running`, an `Outcome`, `failed` for all but `answered`, a status, or a class of them: ``5xx``."""
     error: str | None = None
     slower_than_s: float | None = None
     limit: int = MOST_REQUESTS
@@ -98,8 +98,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def _has_status(request: ListedRequest, wanted: str) -> bool:
     if request.running or wanted == RUNNING:
         return request.running and wanted == RUNNING
-    if wanted in (FAILED, ANSWERED):
-        return request.failed == (wanted == FAILED)
+    if wanted == FAILED:
+        return request.failed
+    if wanted in OUTCOMES:
+        return _outcome(request) == wanted
     return str(request.status) == wanted or f"{request.status // 100}xx" == wanted
 
 
@@ -110,6 +112,7 @@ class Cell:
     requests: int = 0
     errors: int = 0
     refused: int = 0
+    left: int = 0
     output_tokens: int = 0
     first_token: dict[int, int] = field(default_factory=dict)
 
@@ -118,6 +121,7 @@ class Cell:
         self.requests += counts.requests
         self.errors += counts.errors
         self.refused += counts.refused
+        self.left += counts.left
         self.output_tokens += counts.output_tokens
         for bucket, count in counts.first_token.items():
             self.first_token[bucket] = self.first_token.get(bucket, 0) + count
@@ -293,6 +297,7 @@ class Board:
                 request.kind,
                 {
                     **named,
+                    "outcome": _outcome(request),
                     "count": 0,
                     "is_whole": self._has_all(request.kind, listed[request.kind]),
                     "last_at": request.ended_at,
@@ -307,7 +312,7 @@ class Board:
             group["messages"] = len(messages[kind] - {""})
             if len(messages[kind]) > 1:
                 group["message"] = ""
-        return sorted(groups.values(), key=lambda group: (_gravity(group["status"], group["error"]), -group["count"]))
+        return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["count"]))
 
     def _refusals(self, now: float) -> dict[str, Any]:
         """The requests without valid credentials of the last hour: `requests` of each minute since `since`, of which
@@ -413,6 +418,7 @@ class Board:
             "requests_per_s": [round(cell.requests / step, 6) for cell in rates],
             "errors": [cell.errors for cell in rates],
             "refused": [cell.refused for cell in rates],
+            "left": [cell.left for cell in rates],
             "output_tokens_per_s": [round(cell.output_tokens / step, 3) for cell in rates],
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
@@ -531,15 +537,15 @@ class _State(msgspec.Struct):
 
 def _plain(request: ListedRequest) -> dict[str, Any]:
     """Every field, also those that the wire leaves out. The caller's id stays here: it counts limits."""
-    return {name: getattr(request, name) for name in request.__struct_fields__ if name != "caller_id"}
+    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "caller_id"}
+    return {**fields, "outcome": None if request.running else _outcome(request)}
+
+
+def _outcome(request: ListedRequest) -> Outcome:
+    if request.failed and not request.error:
+        return "errors" if request.status >= 500 else "refused"
+    return outcome_of(request.error)
 
 
 def _values(names: Iterable[str]) -> list[str]:
     return sorted(set(names) - {""})[:MOST_ARMS]
-
-
-def _gravity(status: int, error: str) -> int:
-    """0 for what this server or an engine failed at, 1 for what was refused, 2 for what its client left."""
-    if error == CLIENT_GONE:
-        return 2
-    return 1 if 400 <= status < 500 else 0

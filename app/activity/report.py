@@ -47,6 +47,10 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     max_tokens: int | None = None
+    sent_tokens: int | None = None
+    """Of a stream that did not end in order: the tokens of the answer that were sent."""
+    sent_events: int | None = None
+    """The same for a stream whose tokens are not known: its events."""
     trace: str = ""
     message: str = ""
     """What its client was told of its failure: our own words, or the engine's, which are here only where the endpoint
@@ -88,6 +92,8 @@ class ArmCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: int = 0
     output_tokens: int = 0
     first_token: dict[int, int] = {}
+    left: int = 0
+    """Those whose clients left before the end."""
 
 
 class CallerCounts(msgspec.Struct, omit_defaults=True):

@@ -79,6 +79,7 @@ class ActivityReporter:
                         requests=int(new.requests),
                         errors=int(new.errors),
                         refused=int(new.refused),
+                        left=int(new.left),
                         output_tokens=int(new.output_tokens),
                         first_token=buckets,
                     )

@@ -136,6 +136,8 @@ class _Seen(msgspec.Struct):
             prompt_tokens=usage.prompt_tokens if usage is not None else None,
             completion_tokens=usage.completion_tokens if usage is not None else None,
             max_tokens=record.max_tokens,
+            sent_tokens=record.sent_tokens,
+            sent_events=record.sent_events,
             trace=f"{self.trace_id:032x}" if self.trace_id else "",
             message=said.text if said is not None else "",
             code=said.code if said is not None else "",

@@ -198,6 +198,7 @@ class ContinuedStream:
         "_lost",
         "_lost_at",
         "_response",
+        "_resumed",
         "_target",
     )
 
@@ -213,7 +214,7 @@ class ContinuedStream:
         hand-over, and its name. `tokens`: those that the client has from another router."""
         self._exchange, self._target, self._call, self._lost = exchange, target, call, lost
         self._delivered = DeliveredStream(tokens)
-        self._had = len(self._delivered.tokens)
+        self._had = self._resumed = len(self._delivered.tokens)
         self._response = call(self._delivered)
         self._lost_at = -math.inf
         self._idle: IdleTimeout | None = None
@@ -239,6 +240,11 @@ class ContinuedStream:
     def is_marked(self) -> bool:
         """Whether another engine can continue the stream."""
         return self._delivered.is_marked
+
+    @property
+    def tokens_sent(self) -> int | None:
+        """How many tokens the client has of this router; None if the stream has no marks."""
+        return len(self._delivered.tokens) - self._resumed if self._delivered.is_marked else None
 
     def unread(self, chunks: bytes) -> None:
         """See `ResponseStream.unread`."""

@@ -561,11 +561,20 @@ class Relay:
             is_complete = self._stream.has_ended and self._writer.failure is None
             self._observer.streamed(self._clock(), in_order=is_complete)
             self._writer.record.usage = self._stream.usage
+            if self._stream.usage is None and not is_complete:
+                self._count_sent(chunks)
         if self._writer.failure is not None and self._stream.aborts:
             if self._rest:
                 await self._writer.send_chunk(self._rest)
             raise StreamAborted
         await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False))
+
+    def _count_sent(self, chunks: ContinuedStream) -> None:
+        record, known = self._writer.record, chunks.tokens_sent
+        if known is None:
+            record.sent_events = self._writer.events + self._rest.count(b"\n\n")
+        else:
+            record.sent_tokens = known
 
     async def _keep_alive(self) -> None:
         if sign := self._stream.keep_alive:

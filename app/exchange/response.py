@@ -85,6 +85,7 @@ class ResponseWriter:
     - `failure` is the error after that point of no return, where raising cannot change the response any more:
       a stream that broke, or an answer cut at its deadline. Set by `fail` only.
     - `reservation` is set by the reservation of the caller's limits once it counts.
+    - `events`: how many of a stream have been sent.
     - `plans` are the ids of the endpoints' plans, for the header of every answer of an endpoint.
     """
 
@@ -96,7 +97,7 @@ class ResponseWriter:
         self.failure: SwitchyardError | None = None
         self.reservation: Reservation | None = None
         self.plans: Mapping[str, str] = {}
-        self._events = 0
+        self.events = 0
         self._has_ended: Callable[[], bool] = lambda: False
 
     @property
@@ -114,7 +115,7 @@ class ResponseWriter:
         if self.record.attempts == 0:
             return 0
         usage = self.record.usage
-        return prompt + self._events if usage is None else usage.prompt_tokens + usage.completion_tokens
+        return prompt + self.events if usage is None else usage.prompt_tokens + usage.completion_tokens
 
     def fail(self, error: SwitchyardError) -> None:
         """Records a failure after which the response can no longer be replaced."""
@@ -166,7 +167,7 @@ class ResponseWriter:
     def send_chunk(self, data: bytes) -> Awaitable[None]:
         """Sends some whole events."""
         is_one = data.find(b"\n") == len(data) - 2  # nearly always; to search for one byte is far cheaper
-        self._events += 1 if is_one else data.count(b"\n\n")
+        self.events += 1 if is_one else data.count(b"\n\n")
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     def keep_alive(self, data: bytes) -> Awaitable[None]:
@@ -175,7 +176,7 @@ class ResponseWriter:
 
     async def end_stream(self, data: bytes = b"", end: bytes = b"") -> None:
         """Sends the last events, then `end`, the router's own ones, and ends the response."""
-        self._events += data.count(b"\n\n")
+        self.events += data.count(b"\n\n")
         await self._send({"type": "http.response.body", "body": data + end})
         self.finished = True
 

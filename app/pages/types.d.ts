@@ -384,6 +384,7 @@ interface RequestSeries {
   requests_per_s: number[];
   errors: number[];
   refused: number[];
+  left: number[];
   output_tokens_per_s: number[];
   first_token_p50_s: (number | null)[];
   first_token_p95_s: (number | null)[];
@@ -458,8 +459,12 @@ interface LoadedModels {
 
 // --- GET /api/requests ---
 
+type Outcome = "answered" | "errors" | "refused" | "left";
+
 interface ListedRequest {
   id: string;
+  /** null: it runs. */
+  outcome: Outcome | null;
   at: number;
   dialect: string;
   operation: string;
@@ -482,6 +487,8 @@ interface ListedRequest {
   prompt_tokens: number | null;
   completion_tokens: number | null;
   max_tokens: number | null;
+  sent_tokens: number | null;
+  sent_events: number | null;
   trace: string;
   message: string;
   code: string;
@@ -496,6 +503,7 @@ interface ErrorGroup {
   deployment: string;
   status: number;
   error: string;
+  outcome: Outcome;
   count: number;
   is_whole: boolean;
   last_at: number;
@@ -532,6 +540,7 @@ interface RequestList {
   deployments: string[];
   callers: string[];
   errors: string[];
+  no_such_endpoint: string | null;
   unauthorized?: Unauthorized;
 }
 

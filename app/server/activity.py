@@ -23,7 +23,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
 from app.access.caller import ANONYMOUS_CALLER, Caller
-from app.activity.board import ANSWERED, FAILED, MOST_REQUESTS, RANGES, RUNNING, Board, Wanted
+from app.activity.board import FAILED, MOST_REQUESTS, OUTCOMES, RANGES, RUNNING, Board, Wanted
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.schemas import Schema
@@ -35,7 +35,8 @@ from app.server.operations import Api, ApiRoute, OperationContext, Services, ask
 NOWHERE = "-"
 """In place of an endpoint's name: requests that reached none."""
 ALL, ALONE = "all routers", "this router alone"
-_STATUS = re.compile(rf"{FAILED}|{ANSWERED}|{RUNNING}|[1-5]\d\d|[1-5]xx")
+_STATUSES = (RUNNING, *OUTCOMES, FAILED)
+_STATUS = re.compile(rf"{'|'.join(_STATUSES)}|[1-5]\d\d|[1-5]xx")
 _NEVER_CACHED = {"cache-control": "no-store"}
 
 
@@ -52,7 +53,7 @@ class ActivityApi:
             "endpoint": {"description": f"A name, or {NOWHERE} for requests that reached none"},
             "deployment": {},
             "caller": {},
-            "status": {"description": f"{FAILED}, {ANSWERED}, {RUNNING}, a status, or a class of them: 5xx"},
+            "status": {"description": f"{', '.join(_STATUSES)}, a status, or a class of them: 5xx"},
             "error": {"description": "The kind of error, as in the access log"},
             "slower_than_s": {"type": "number", "minimum": 0},
             "limit": {"type": "integer", "minimum": 1, "maximum": MOST_REQUESTS},
@@ -77,9 +78,8 @@ class ActivityApi:
         operated = roles.operated(context.caller, config.endpoints if visible is None else visible)
         wanted = wanted_requests(request.query_params, context.caller, visible, sees_all=sees_all, operated=operated)
         if wanted is None:
-            return _reply(
-                Board().requests(Wanted(), time.time()), "nobody: without credentials you have no requests of your own"
-            )
+            nothing = {**Board().requests(Wanted(), time.time()), "no_such_endpoint": None}
+            return _reply(nothing, "nobody: without credentials you have no requests of your own")
         controller = self._services.controller
         found = await ask_in_time(controller, "POST", "/activity/requests", body=msgspec.json.encode(wanted))
         view = ALL if found is not None else ALONE
@@ -90,6 +90,10 @@ class ActivityApi:
                 told["message"] = ""
         if roles.role(context.caller) == "caller":
             del content["unauthorized"]
+        is_known = (
+            wanted.endpoint in ("", None) or wanted.endpoint in self._services.views().of(context.caller).endpoints
+        )
+        content["no_such_endpoint"] = None if is_known else wanted.endpoint
         whose = {"everyones": sees_all, "operated": operated}
         return _reply({**content, **whose, "trace_url": config.console.trace_url, "texts": texts}, view)
 
@@ -152,7 +156,7 @@ def wanted_requests(
     status = query.get("status")
     if status is not None and _STATUS.fullmatch(status) is None:
         raise BadRequest(
-            f"status: '{status}' is neither {FAILED}, {ANSWERED}, {RUNNING}, a status nor 4xx or 5xx", param="status"
+            f"status: '{status}' is neither {', '.join(_STATUSES)}, a status nor 4xx or 5xx", param="status"
         )
     return Wanted(
         endpoints=endpoints,

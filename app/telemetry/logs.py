@@ -132,6 +132,10 @@ class Record(msgspec.Struct):
     """What is recorded of the request's text: `whole`, `redacted`, or "" for none."""
     usage: Usage | None = None
     max_tokens: int | None = None
+    sent_tokens: int | None = None
+    """Of a stream that did not end in order: the tokens of the answer that were sent."""
+    sent_events: int | None = None
+    """The same for a stream whose tokens are not known: its events."""
     manages: bool = False
     """Whether the request reads or changes how an endpoint is served, and is none of its requests."""
     started: float = msgspec.field(default_factory=time.perf_counter)

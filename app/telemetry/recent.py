@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from app.errors import CLIENT_GONE, ClientError
 from app.telemetry.metrics import Telemetry
@@ -31,6 +31,18 @@ def _kinds(error: type[ClientError]) -> Iterator[str]:
 
 _REFUSALS = frozenset(_kinds(ClientError))
 """The kinds of errors that are the client's fault."""
+
+Outcome = Literal["answered", "errors", "refused", "left"]
+"""What became of a request: `errors` that the client did not cause, `refused` for its fault, or `left` by it."""
+
+
+def outcome_of(error: str) -> Outcome:
+    """The outcome of a request with an error of this kind, whatever its status: a stream may fail after a 200."""
+    if not error:
+        return "answered"
+    if error == CLIENT_GONE:
+        return "left"
+    return "refused" if error in _REFUSALS else "errors"
 
 
 @dataclass(slots=True)
@@ -165,10 +177,11 @@ def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:
             counts.reasons[labels[4]] += value
         elif metric is telemetry.errors:
             value = child._value._value
-            if (kind := labels[4]) == CLIENT_GONE:
-                counts.left += value
-            else:
-                (counts.refusals if kind in _REFUSALS else counts.failures)[kind] += value
+            match outcome_of(kind := labels[4]):
+                case "left":
+                    counts.left += value
+                case outcome:
+                    (counts.refusals if outcome == "refused" else counts.failures)[kind] += value
         elif metric is telemetry.tokens and labels[4] == "output":
             counts.output_tokens += child._sum._value
         elif metric is telemetry.first_token:

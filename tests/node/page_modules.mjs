@@ -18,7 +18,7 @@ const { jsonText, python, shellWord, snippets } = await load("playground/snippet
 const { cosine, norm } = await load("playground/cards.js");
 const { signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
-const { listWords } = await load("pages/requests.js");
+const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords } = await load("pages/traffic.js");
 const { phases, resultWords, tokens } = await load("requests/timeline.js");
 const { planChanges } = await load("traffic/moves.js");
@@ -63,6 +63,7 @@ const FUNCTIONS = {
   tokens,
   snippets: (form, url) => snippets(request(form), url),
   unbroken,
+  unknownNames,
   words,
   listWords,
   markdown: (text) => blocks(text).map((/** @type {any} */ block) => block.tree),

@@ -180,6 +180,17 @@ def test_a_stream_that_breaks_off_says_why(rig: Rig) -> None:
     (request,) = listed(rig.url)["requests"]
     assert (request["status"], request["error"]) == (200, "broken")
     assert request["message"] == "The deployment ended its response before it was complete"
+    assert (request["outcome"], request["sent_events"]) == ("errors", 1)
+    assert (ids(rig.url, status="errors"), ids(rig.url, status="answered")) == (["cut"], [])
+    (endpoint,) = (one for one in httpx.get(f"{rig.url}/api/overview").json()["endpoints"] if one["requests"])
+    assert (endpoint["errors"], endpoint["answered"]) == (1, 0)
+
+
+def test_an_endpoint_that_does_not_exist_is_no_empty_list(rig: Rig) -> None:
+    unknown = [
+        listed(rig.url, **query)["no_such_endpoint"] for query in ({"endpoint": "nope"}, {"endpoint": "chat"}, {})
+    ]
+    assert unknown == ["nope", None, None]
 
 
 def test_an_engines_own_words_are_for_managers_where_texts_are_recorded(rig: Rig, tmp_path: Path) -> None:

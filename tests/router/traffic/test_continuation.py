@@ -310,6 +310,22 @@ def test_nothing_waits_for_a_client_that_has_gone(rig: ContinuingRig) -> None:
     assert len(rig.engine.paths) == calls
 
 
+def test_a_stream_that_its_client_leaves_tells_how_many_tokens_it_had(rig: ContinuingRig) -> None:
+    def listed() -> list[dict[str, Any]]:
+        requests: list[dict[str, Any]] = rig.client.get("/api/requests?status=left").json()["requests"]
+        return requests
+
+    rig.engine.fates = [Fate(3, "silence")]
+    path, body = STREAMS["openai chat"]
+    with rig.client.stream("POST", path, json={"model": "chat", "stream": True, **body}) as response:
+        parts, text = response.iter_text(), ""
+        while text.count("data: ") < 3:
+            text += next(parts)
+    wait_until(listed)
+    (request,) = listed()
+    assert (request["outcome"], request["sent_tokens"], request["completion_tokens"]) == ("left", 3, None)
+
+
 def test_a_successor_that_refuses_ends_the_stream_with_the_engines_failure(rig: ContinuingRig) -> None:
     rig.engine.fates = [Fate(2), Fate(how="refused")]
     text = rig.text()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 
 import msgspec
 import pytest
@@ -31,6 +32,10 @@ from app.activity.report import (
     decode,
     encode,
 )
+from app.errors import CLIENT_GONE, SwitchyardError
+from app.telemetry.logs import SUMMED, Record
+from app.telemetry.metrics import Telemetry
+from app.telemetry.recent import read
 
 NOW = 1_800_000_000.0
 BOUNDS = [0.1, 1.0, math.inf]
@@ -180,7 +185,7 @@ def test_routers_counts_add_up_and_have_common_quantiles() -> None:
     board = Board()
     at = NOW - NOW % 600 - 600
     for router, fast, slow in (("a", 8, 0), ("b", 0, 2)):
-        counts = ArmCounts("chat", "blue", requests=10, errors=1, output_tokens=30, first_token={0: fast, 1: slow})
+        counts = ArmCounts("chat", "blue", 10, errors=1, left=3, output_tokens=30, first_token={0: fast, 1: slow})
         board.take(report((), period(at, counts), router=router), NOW)
     without_streams = PeriodCounts(at, [], [], [CallerCounts("key-1", 1)])
     board.take(report((), without_streams, router="c"), NOW)
@@ -188,6 +193,7 @@ def test_routers_counts_add_up_and_have_common_quantiles() -> None:
     assert (series["endpoint"], series["deployment"]) == ("chat", "blue")
     index = series["errors"].index(2)
     assert series["requests_per_s"][index] == pytest.approx(20 / 600, abs=1e-4)
+    assert series["left"][index] == 6
     assert series["output_tokens_per_s"][index] == pytest.approx(0.1)
     assert series["first_token_p50_s"][index] == pytest.approx(0.1 * 5 / 8, abs=1e-4)
     assert series["first_token_p95_s"][index] == pytest.approx(0.1 + 0.9 * 0.75, abs=1e-4)
@@ -197,25 +203,29 @@ def test_routers_counts_add_up_and_have_common_quantiles() -> None:
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        ({}, "543210"),
-        ({"endpoint": "chat"}, "543210"),
+        ({}, "87543210"),
+        ({"endpoint": "chat"}, "87543210"),
         ({"endpoint": "none"}, ""),
         ({"deployment": "green"}, "1"),
         ({"caller": "eve"}, "2"),
-        ({"status": "failed"}, "43"),
+        ({"status": "failed"}, "8743"),
+        ({"status": "errors"}, "43"),
+        ({"status": "refused"}, "7"),
+        ({"status": "left"}, "8"),
         ({"status": "answered"}, "5210"),
         ({"status": "5xx"}, "4"),
         ({"status": "503"}, "4"),
-        ({"status": "429"}, ""),
+        ({"status": "429"}, "7"),
+        ({"status": "418"}, ""),
         ({"error": "unavailable"}, "4"),
         ({"slower_than_s": 2.0}, "0"),
         ({"id": "r5"}, "5"),
-        ({"limit": 2}, "54"),
+        ({"limit": 2}, "87"),
         ({"caller_id": "key-2"}, "2"),
-        ({"endpoints": ["chat"]}, "543210"),
+        ({"endpoints": ["chat"]}, "87543210"),
         ({"endpoints": ["other"]}, ""),
         ({"endpoints": ["other"], "caller_id": "key-1"}, ""),
-        ({"caller_id": "key-1", "status": "failed", "endpoints": ["chat"]}, "43"),
+        ({"caller_id": "key-1", "status": "failed", "endpoints": ["chat"]}, "8743"),
     ],
 )
 def test_requests_are_found_by_every_filter(wanted: dict[str, object], found: str) -> None:
@@ -229,11 +239,34 @@ def test_requests_are_found_by_every_filter(wanted: dict[str, object], found: st
                 request(3, error="broken"),
                 request(4, status=503, error="unavailable"),
                 request(5),
+                request(7, status=429, error="limit_exceeded"),
+                request(8, error="client_gone"),
             ]
         ),
         NOW,
     )
     assert "".join(id.removeprefix("r") for id in ids(board, **wanted)) == found
+
+
+def kinds(error: type[SwitchyardError]) -> set[str]:
+    return {error.kind}.union(*map(kinds, error.__subclasses__()))
+
+
+def test_the_filters_divide_requests_as_the_page_traffic_counts_them() -> None:
+    """Each request of any error and status is in one part, also a stream that failed after a 200."""
+    board, telemetry = Board(), Telemetry()
+    every = ["", CLIENT_GONE, *sorted(kinds(SwitchyardError) - SUMMED)]
+    for number, (error, status) in enumerate(product(every, (200, 422, 502))):
+        if not error and status != 200:
+            continue
+        record = Record("openai", "chat", f"r{number}", endpoint="chat", deployment="blue", status=status, error=error)
+        telemetry.finish(record)
+        board.take(report([request(number, error=error, status=status)], router=f"{number}"), NOW)
+    counts = read(telemetry)["chat", "blue"]
+    expected = {"answered": counts.answered, "errors": counts.errors, "refused": counts.refused, "left": counts.left}
+    found = {part: board.requests(Wanted(status=part), NOW)["matching"] for part in expected}
+    assert found == expected
+    assert sum(found.values()) == board.requests(Wanted(), NOW)["kept"]
 
 
 def test_a_reader_learns_of_no_name_that_it_may_not_see() -> None:

@@ -207,3 +207,44 @@ def test_requests_at_no_endpoint_are_counted_since_the_moment_from_which_all_are
     said = call("astrayWords", {"matching": matching, "older_matching": older, "since": 1.8e9})
     assert (said is None) == (words is None)
     assert words is None or re.fullmatch(re.escape(words).replace("T", r".+20\d\d, \d\d:\d\d"), said)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sent", "words"),
+    [
+        ("left", {"sent_tokens": 12}, "12 in the answer until the client left"),
+        ("errors", {"sent_tokens": 1}, "1 in the answer until it was cut short"),
+        ("left", {"sent_events": 13}, "not counted; 13 events until the client left"),
+        ("left", {}, "not counted"),
+    ],
+)
+def test_an_answer_that_did_not_end_says_how_much_of_it_was_sent(
+    outcome: str, sent: dict[str, int], words: str
+) -> None:
+    unknown = {"prompt_tokens": None, "completion_tokens": None, "sent_tokens": None, "sent_events": None}
+    assert call("tokens", {**REQUEST, **unknown, "outcome": outcome, **sent}) == words
+
+
+NAMES = {"endpoints": ["chat"], "deployments": ["blue"], "callers": ["ann"], "errors": ["broken"]}
+
+
+def test_a_name_in_a_filter_that_nothing_has_is_said() -> None:
+    given = [
+        ({"endpoint": "nope"}, "nope"),
+        ({"endpoint": "quiet"}, None),
+        ({"deployment": "x", "caller": "y", "error": "z"}, None),
+        ({"endpoint": "chat", "deployment": "blue", "caller": "ann", "error": "broken"}, None),
+        ({"endpoint": "-", "status": "failed"}, None),
+    ]
+    calls = [("unknownNames", (values, {**NAMES, "no_such_endpoint": absent})) for values, absent in given]
+    assert call_all(calls) == [
+        ["There is no endpoint “nope”, or you may not use it."],
+        ["No request of the list is at an endpoint “quiet”."],
+        [
+            "No request of the list was sent to a deployment “x”.",
+            "No request of the list has the caller “y”.",
+            "No request of the list failed with “z”.",
+        ],
+        [],
+        [],
+    ]

@@ -19,10 +19,11 @@ const NOWHERE = "-"; // in place of an endpoint: the requests that reached none
 /** @type {[string, string][]} */
 const STATUSES = [
   ["running", "running"],
-  ["failed", "failed"],
   ["answered", "answered"],
-  ["4xx", "4xx: refused"],
-  ["5xx", "5xx: our fault"],
+  ["errors", "failed: our fault"],
+  ["refused", "refused: the client's fault"],
+  ["left", "client left"],
+  ["failed", "failed, refused or left"],
 ];
 const SLOW = [1, 2, 5, 10, 30, 60];
 
@@ -253,12 +254,15 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {RequestList} found */
-  function requests({ requests: rows, since }) {
+  function requests(found) {
+    const rows = found.requests;
     if (!rows.length)
       return h(
         "p",
         { class: "empty", key: "empty" },
-        since === null ? "No requests since the routers started." : "No request passes these filters.",
+        found.since === null
+          ? "No requests since the routers started."
+          : unknownNames(filters.values, found).join(" ") || "No request passes these filters.",
       );
     return table(
       "Requests",
@@ -288,6 +292,28 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   return poll((signal) => (isLive ? refresh(signal) : null), { failed });
+}
+
+/**
+ * What filters name that no request of the list has: a misspelt name is no empty list.
+ *
+ * @param {Record<string, string>} values
+ * @param {RequestList} found
+ */
+export function unknownNames({ endpoint, deployment, caller, error }, found) {
+  /** @type {[string | undefined, string[], string][]} */
+  const named = [
+    [endpoint === NOWHERE ? undefined : endpoint, found.endpoints, "is at an endpoint"],
+    [deployment, found.deployments, "was sent to a deployment"],
+    [caller, found.callers, "has the caller"],
+    [error, found.errors, "failed with"],
+  ];
+  const unknown = named.filter(([name, known]) => name && !known.includes(name));
+  return unknown.map(([name, , words]) =>
+    name === found.no_such_endpoint
+      ? `There is no endpoint “${name}”, or you may not use it.`
+      : `No request of the list ${words} “${name}”.`,
+  );
 }
 
 /**
@@ -330,7 +356,7 @@ function row(request) {
     cell("Duration", [or(seconds(request.duration_s)), request.running ? " so far" : null], { number: true }),
     cell("First byte", or(seconds(request.first_byte_s)), { number: true }),
     cell("Prompt tokens", or(whole(request.prompt_tokens)), { number: true }),
-    cell("Answer tokens", or(whole(request.completion_tokens)), { number: true }),
+    cell("Answer tokens", or(whole(request.completion_tokens ?? request.sent_tokens)), { number: true }),
   );
 }
 

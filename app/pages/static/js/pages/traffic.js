@@ -460,7 +460,7 @@ function row(deployment, index) {
  * @param {Outcomes} found
  * @param {number} [named] How many of the requests named their deployment.
  */
-function outcomes({ requests, errors, refused }, named = 0) {
+function outcomes({ requests, errors, refused, left }, named = 0) {
   /**
    * @param {number} some
    * @param {Mark} kind
@@ -468,9 +468,15 @@ function outcomes({ requests, errors, refused }, named = 0) {
   const part = (some, kind) =>
     some === 0 ? "0" : [mark(kind, whole(some)), h("div", { class: "hint small" }, percent(some / requests))];
   return [
-    cell("Requests", [whole(requests), named > 0 && h("div", { class: "hint small" }, `${whole(named)} by name`)], {
-      number: true,
-    }),
+    cell(
+      "Requests",
+      [
+        whole(requests),
+        named > 0 && h("div", { class: "hint small" }, `${whole(named)} by name`),
+        left > 0 && h("div", { class: "hint small" }, count(left, "client left", "clients left")),
+      ],
+      { number: true },
+    ),
     cell("Failed", part(errors, "bad"), { number: true }),
     cell("Refused", part(refused, "warn"), { number: true }),
   ];

@@ -30,14 +30,20 @@ export function resultWords({ status, error }) {
 /**
  * The request's result in a word, with its mark.
  *
- * @param {{status: number, error: string, moves: number, running?: boolean}} request
+ * @param {{status: number, error: string, outcome: Outcome | null, moves: number}} request
  */
-export function result({ status, error, moves, running = false }) {
-  if (running) return mark("wait", "running");
+export function result({ status, error, outcome, moves }) {
   const words = resultWords({ status, error });
-  if (error === "client_gone") return mark("warn", "client left");
-  if (status >= 500 || (error && status < 400)) return mark("bad", words);
-  if (status >= 400) return mark("warn", words);
+  switch (outcome) {
+    case null:
+      return mark("wait", "running");
+    case "left":
+      return mark("warn", "client left");
+    case "errors":
+      return mark("bad", words);
+    case "refused":
+      return mark("warn", words);
+  }
   return mark("good", words, moves ? h("span", { class: "hint" }, " moved") : "");
 }
 
@@ -209,10 +215,22 @@ export function timeline(request, traceUrl) {
  *
  * @param {ListedRequest} request
  */
-export function tokens({ prompt_tokens, completion_tokens, max_tokens, first_byte_s, duration_s, pause_s }) {
-  if (prompt_tokens === null) return "not counted";
+export function tokens(request) {
+  const { prompt_tokens, completion_tokens, max_tokens, first_byte_s, duration_s, pause_s } = request;
+  if (prompt_tokens === null) return sent(request) ?? "not counted";
   const most = max_tokens === null ? "" : ` of at most ${whole(max_tokens)}`;
   const time = first_byte_s === null ? 0 : duration_s - first_byte_s - pause_s;
   const rate = completion_tokens && time > 0.01 ? `, ${number(completion_tokens / time)}/s` : "";
   return `${whole(prompt_tokens)} in the prompt, ${whole(completion_tokens ?? 0)} in the answer${most}${rate}`;
+}
+
+/**
+ * What was sent of an answer that did not end in order.
+ *
+ * @param {ListedRequest} request
+ */
+function sent({ sent_tokens, sent_events, outcome }) {
+  const until = outcome === "left" ? "until the client left" : "until it was cut short";
+  if (sent_tokens !== null) return `${whole(sent_tokens)} in the answer ${until}`;
+  return sent_events === null ? null : `not counted; ${count(sent_events, "event", "events")} ${until}`;
 }

@@ -54,6 +54,7 @@ export function overTime(history, endpoint) {
   const rates = total((series) => series.requests_per_s);
   const failed = total((series) => series.errors);
   const refused = total((series) => series.refused);
+  const left = total((series) => series.left);
   const tokens = total((series) => series.output_tokens_per_s);
   /** @param {readonly number[]} values */
   const sum = (values) => values.reduce((a, b) => a + b, 0);
@@ -73,7 +74,6 @@ export function overTime(history, endpoint) {
       withAxes(picture, times, highest),
       words === null ? null : h("div", { class: "hint small" }, words),
     );
-  const others = sum(refused) ? `, and ${whole(sum(refused))} refused` : "";
   return h(
     "div",
     { class: "over-time", key: "over-time" },
@@ -87,8 +87,16 @@ export function overTime(history, endpoint) {
       "Failed",
       bars(failed, `Failed requests since ${since}: ${whole(sum(failed))}`),
       highestBar(failed),
-      `${whole(sum(failed))} in all${others}`,
+      `${whole(sum(failed))} in all${sum(refused) ? `, and ${whole(sum(refused))} refused` : ""}`,
     ),
+    sum(left)
+      ? chart(
+          "Clients that left",
+          bars(left, `Requests that their clients left since ${since}: ${whole(sum(left))}`),
+          highestBar(left),
+          `${whole(sum(left))} in all`,
+        )
+      : null,
     chart(
       "Tokens per second",
       line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`),
