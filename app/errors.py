@@ -336,9 +336,14 @@ class Unanswered(Unavailable):
 
 
 class Broken(UpstreamError):
-    """The response is a failure, or incomplete."""
+    """The response is a failure, or incomplete. `engine_message`: the engine's own words, or "". They may quote
+    the prompt, and are not for the caller."""
 
     kind = "broken"
+
+    def __init__(self, message: str, *, engine_message: str = "") -> None:
+        super().__init__(message)
+        self.engine_message = shortened(engine_message, self.longest_message)
 
 
 class Incomplete(Broken):

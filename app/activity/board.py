@@ -284,8 +284,8 @@ class Board:
     def _groups(self, requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
         """The failed requests by what they have in common: our failures before refusals, and before clients that left,
         and the most frequent first. `is_whole`: the list has all of the kind, so that `count` is no lower bound.
-        `last_at`: when the last one failed, which is `id`. A group has a message only if it is that of all of them;
-        `messages` says how many are known."""
+        `last_at`: when the last one failed, which is `id`. A group has a message, and an
+        engine's, only if it is that of all of them; `messages` says how many are known."""
         groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
         messages: dict[tuple[str, str, int, str], set[str]] = {}
         listed = Counter(request.kind for request in self._requests if request.failed)
@@ -304,9 +304,12 @@ class Board:
                     "id": request.id,
                     "message": request.message,
                     "is_engines": request.is_engines,
+                    "engine_message": request.engine_message,
                 },
             )
             group["count"] += 1
+            if request.engine_message != group["engine_message"]:
+                group["engine_message"] = ""
             messages.setdefault(request.kind, set()).add(request.message)
         for kind, group in groups.items():
             group["messages"] = len(messages[kind] - {""})

@@ -59,6 +59,8 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     param: str = ""
     is_engines: bool = False
     """Whether the message is the engine's, which may quote the prompt."""
+    engine_message: str = ""
+    """The engine's own words for its failure, which may quote the prompt: only where the endpoint records texts."""
     running: bool = False
     """Whether its answer has not ended: `duration_s` is its age, and `status` is 0 before the answer has begun."""
 

@@ -143,6 +143,7 @@ class _Seen(msgspec.Struct):
             code=said.code if said is not None else "",
             param=said.param if said is not None else "",
             is_engines=said is not None and said.is_engines,
+            engine_message=said.engine_message if said is not None else "",
             running=self.running,
             text=record.text,
         )

@@ -41,7 +41,7 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
         if message is not None and (exceeded := overflow(message, status)) is not None:
             return exceeded
         return Rejected(message or "The engine rejected the request", status=status, param=param)
-    return Broken("The deployment failed while serving the request")
+    return Broken("The deployment failed while serving the request", engine_message=message or "")
 
 
 def error_in_first_chunk(first: bytes) -> SwitchyardError | None:

@@ -365,17 +365,26 @@ class Exchange:
     def _keep_what_was_said(self) -> None:
         """Takes out of the error's text what nobody else may read: an engine's message, which may quote the prompt,
         unless the endpoint records texts; and the client's own credentials, which it may have sent as a name."""
-        record, snapshot = self.record, self.state.snapshot
-        if record.said is None:
+        said = self.record.said
+        if said is None:
             return
-        text = record.said.text
-        endpoint = snapshot.config.endpoints.get(record.endpoint) if snapshot is not None else None
-        has_texts = endpoint is not None and endpoint.record is not None and endpoint.record.text == "full"
-        if record.said.is_engines and not has_texts:
-            text = ""
+        if not self.records_texts:
+            said = replace(said, text="" if said.is_engines else said.text, engine_message="")
+        text, engine_message = map(self.without_credentials, (said.text, said.engine_message))
+        self.record.said = replace(said, text=text, engine_message=engine_message)
+
+    @property
+    def records_texts(self) -> bool:
+        """Whether prompts at the request's endpoint are recorded, so that what may quote them may be kept, too."""
+        snapshot = getattr(self, "snapshot", None)
+        endpoint = snapshot.config.endpoints.get(self.record.endpoint) if snapshot is not None else None
+        return endpoint is not None and endpoint.record is not None and endpoint.record.text == "full"
+
+    def without_credentials(self, text: str) -> str:
+        """The text without the client's own credentials, and whatever looks like one."""
         for credential in filter(_is_secret, credentials(self.headers)):
             text = text.replace(credential, "…")
-        record.said = replace(record.said, text=_KEY.sub("…", text))
+        return _KEY.sub("…", text)
 
     def _parsed(self) -> Call:
         request, config = self.request, self.snapshot.config

@@ -258,6 +258,15 @@ class Attempt:
                 traceback=where(error.__cause__ or error),
             )
             _log.warning(error.message, extra=malformed)
+        if isinstance(error, Broken) and error.engine_message and exchange.records_texts:
+            engine_error = event(
+                "engine_error",
+                request_id=exchange.record.request_id,
+                endpoint=exchange.record.endpoint,
+                deployment=name,
+                engine_message=exchange.without_credentials(error.engine_message),
+            )
+            _log.warning(error.message, extra=engine_error)
         if exchange.call.translation.is_shared:
             return
         if isinstance(error, Unavailable) and not error.is_fault:

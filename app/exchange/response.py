@@ -23,6 +23,7 @@ from app.dialects.bodies import dump, peek
 from app.engine.answers import EventCheck, Learned
 from app.errors import (
     CLIENT_GONE,
+    Broken,
     ContextExceeded,
     InternalError,
     MethodNotAllowed,
@@ -74,7 +75,9 @@ def said(error: SwitchyardError, body: bytes = b"") -> Said:
     text = next(text for text in texts if isinstance(text, str))
     code = next((code for code in codes if isinstance(code, str)), "")
     is_engines = isinstance(error, Rejected) and not isinstance(error, ContextExceeded)
-    return Said(shortened(text, error.longest_message), shortened(code, 100), error.param or "", is_engines)
+    engine_message = error.engine_message if isinstance(error, Broken) else ""
+    text, code = shortened(text, error.longest_message), shortened(code, 100)
+    return Said(text, code, error.param or "", is_engines, engine_message)
 
 
 class ResponseWriter:

@@ -494,6 +494,7 @@ interface ListedRequest {
   code: string;
   param: string;
   is_engines: boolean;
+  engine_message: string;
   running: boolean;
   text: "" | "whole" | "redacted";
 }
@@ -511,6 +512,7 @@ interface ErrorGroup {
   message: string;
   messages: number;
   is_engines: boolean;
+  engine_message: string;
 }
 
 /** Requests without valid credentials: of each minute, and by their reason. */

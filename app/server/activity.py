@@ -8,7 +8,7 @@ answer, and where there is none, both are this router's alone, and say so.
 
 Texts are there only where `record: {text: full}` says so, and for managers alone: others see requests without them.
 Each reading leaves a record in the audit log. The message of a failed request is ours, and quotes no prompt; an
-engine's own may, and is a text in this sense, but for the record.
+engine's own may (`engine_message`, and those of `is_engines`), and is a text in this sense, but for the record.
 
 Requests without valid credentials have no caller. They are counted by minute and reason, for whoever has a role.
 """
@@ -86,8 +86,8 @@ class ActivityApi:
         content = found if found is not None else self._own.requests(wanted, time.time())
         texts = self._with_texts(context.caller)
         for told in (*content["requests"], *content["groups"]):
-            if told["is_engines"] and told["endpoint"] not in texts:
-                told["message"] = ""
+            if told["endpoint"] not in texts:
+                told |= {"message": "" if told["is_engines"] else told["message"], "engine_message": ""}
         if roles.role(context.caller) == "caller":
             del content["unauthorized"]
         is_known = (

@@ -99,12 +99,14 @@ _log = logging.getLogger("switchyard.access")
 
 class Said(msgspec.Struct, frozen=True):
     """What a client was told of its request's failure: the text, the code, and the field at fault, "" without one.
-    `is_engines`: the text is the engine's, which may quote the prompt."""
+    `is_engines`: the text is the engine's, which may quote the prompt. `engine_message`: its own words where the client
+    was told others."""
 
     text: str
     code: str = ""
     param: str = ""
     is_engines: bool = False
+    engine_message: str = ""
 
 
 class Record(msgspec.Struct):

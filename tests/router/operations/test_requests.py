@@ -218,6 +218,47 @@ def test_an_engines_own_words_are_for_managers_where_texts_are_recorded(rig: Rig
         assert ("secret" in str(document)) == bool(message)
 
 
+def test_an_engines_message_of_its_own_failure_is_kept_and_logged_where_texts_are_recorded(
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {}
+    for name in ("boss", "viewer", "ann"):
+        keys[name], record = create(name)
+        append(tmp_path / "keys.yaml", record.line)
+    access = {"keys_file": str(tmp_path / "keys.yaml"), "managers": ["boss"], "viewers": ["viewer"]}
+    rig.change(access=access)
+    words = f"assert 'a secret prompt' and {keys['ann']}; " + 600 * "x"
+    broken = frame({"error": {"message": words, "type": "InternalServerError", "code": 500}})
+
+    def logged() -> list[str]:
+        lines = [vars(line) for line in caplog.records if getattr(line, "event", "") == "engine_error"]
+        assert all(line["levelname"] == "WARNING" for line in lines)
+        return [line["fields"]["engine_message"] for line in lines]
+
+    for id, text, answer in (
+        ("kept-nowhere", "none", refuse(500, words)),
+        ("whole", "full", refuse(500, words)),
+        ("stream", "full", lambda body: stream([chunk("Hel"), chunk("lo"), broken])),
+    ):
+        rig.chat_endpoint(record={"text": text})
+        rig.blue.answer = answer
+        told = chat(rig.url, id, keys["ann"], stream=id == "stream").text
+        assert "secret" not in told
+        assert bool(logged()) == (text == "full")
+    wait_until(lambda: listed(rig.url, keys["boss"], status="errors")["matching"] == 3)
+    for name, reads in (("boss", True), ("viewer", False), ("ann", False)):
+        document = listed(rig.url, keys[name])
+        by_id = {one["id"]: one["engine_message"] for one in document["requests"]}
+        assert by_id["kept-nowhere"] == ""
+        for id in ("whole", "stream"):
+            assert by_id[id].startswith("assert 'a secret prompt' and …; x") == reads, by_id
+        assert ("secret" in str(document)) == reads
+        groups = {group["status"]: group["engine_message"] for group in document["groups"]}
+        assert (groups[200], groups[502]) == (by_id["stream"], ""), "of the 502 one is not known"
+    assert {len(message) for message in logged()} < set(range(513))
+    assert not any(keys["ann"] in message for message in logged())
+
+
 def test_a_name_that_its_caller_may_not_know_is_not_shown(rig: Rig, tmp_path: Path) -> None:
     keys = {}
     for name, endpoints in (("boss", ()), ("ann", ("chat",))):

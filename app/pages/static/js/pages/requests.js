@@ -146,7 +146,7 @@ function list(root, { api, poll, announce, parameters }) {
         "ul",
         {},
         groups.slice(0, groupsShown).map((group) => {
-          const { endpoint, deployment, status, error, last_at, message, messages } = group;
+          const { endpoint, deployment, status, error, last_at, message, messages, engine_message } = group;
           const where = endpoint ? `at ${endpoint}` : `at no endpoint (${whyNowhere(error)})`;
           return h(
             "li",
@@ -175,6 +175,7 @@ function list(root, { api, poll, announce, parameters }) {
               "Show",
             ),
             message ? h("div", { class: "hint small told" }, message) : null,
+            engine_message ? h("div", { class: "hint small told" }, `The engine: ${engine_message}`) : null,
             messages > 1 ? h("div", { class: "hint small" }, `${whole(messages)} different messages`) : null,
           );
         }),
