@@ -19,7 +19,7 @@ const { cosine, norm } = await load("playground/cards.js");
 const { signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
-const { astrayWords } = await load("pages/traffic.js");
+const { astrayWords, replicaWords } = await load("pages/traffic.js");
 const { phases, resultWords, tokens } = await load("requests/timeline.js");
 const { planChanges } = await load("traffic/moves.js");
 
@@ -54,6 +54,7 @@ const FUNCTIONS = {
   planChanges,
   python,
   reach,
+  replicaWords,
   request,
   resultWords,
   rounded,

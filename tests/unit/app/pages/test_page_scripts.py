@@ -248,3 +248,24 @@ def test_a_name_in_a_filter_that_nothing_has_is_said() -> None:
         [],
         [],
     ]
+
+
+def test_no_replica_is_called_good_while_its_deployment_s_breaker_is_open() -> None:
+    """Serve lists a dead replica as running until its own check has failed."""
+    given: list[tuple[Any, str, bool]] = [
+        ({"RUNNING": 1}, "closed", False),
+        ({"RUNNING": 1}, "open", False),
+        ({"RUNNING": 2, "STARTING": 1}, "open", False),
+        ({}, "open", False),
+        ({}, "closed", True),
+        (None, "open", False),
+    ]
+    calls = [{"replicas": replicas, "breaker": breaker, "asleep": asleep} for replicas, breaker, asleep in given]
+    assert call_all([("replicaWords", (deployment,)) for deployment in calls]) == [
+        [["good", "1 replica runs"]],
+        [["bad", "1 replica does not serve"]],
+        [["bad", "2 replicas do not serve"], ["wait", "1 starting"]],
+        [["bad", "0 replicas run"]],
+        [["wait", "scaled to zero"]],
+        [],
+    ]

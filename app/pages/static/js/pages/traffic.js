@@ -493,14 +493,31 @@ function states(deployment) {
   const found = [];
   if (deployment.stopped) found.push(mark("bad", "stopped"));
   if (deployment.breaker === "open") found.push(mark("bad", term("circuit breaker", "breaker open")));
-  if (deployment.replicas !== null) {
-    const { RUNNING: running = 0, ...others } = deployment.replicas;
-    if (running === 0 && deployment.asleep) found.push(mark("wait", "scaled to zero"));
-    else found.push(mark(running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")));
-    for (const [state, number_] of Object.entries(others))
-      found.push(mark("wait", `${number_} ${state.toLowerCase().replaceAll("_", " ")}`));
-  }
+  found.push(...replicaWords(deployment).map(([kind, words]) => mark(kind, words)));
   return found.length ? found : called(deployment);
+}
+
+/**
+ * The states of a deployment's replicas. Serve notices a dead one later than requests do, which open the breaker.
+ *
+ * @param {Deployment} deployment
+ * @returns {[Mark, string][]}
+ */
+export function replicaWords({ replicas, asleep, breaker }) {
+  if (replicas === null) return [];
+  const { RUNNING: running = 0, ...others } = replicas;
+  /** @type {[Mark, string]} */
+  let first = [running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")];
+  if (running === 0 && asleep) first = ["wait", "scaled to zero"];
+  else if (running > 0 && breaker === "open")
+    first = ["bad", count(running, "replica does not serve", "replicas do not serve")];
+  return [
+    first,
+    ...Object.entries(others).map(
+      ([state, some]) =>
+        /** @type {[Mark, string]} */ (["wait", `${some} ${state.toLowerCase().replaceAll("_", " ")}`]),
+    ),
+  ];
 }
 
 /**
