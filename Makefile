@@ -62,11 +62,13 @@ COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-emit
 # Python keeps what it has compiled, whatever the environment says: a run starts a hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Importing takes long in some tests: those with SDKs share one process, and so do those with vLLM, beside the
-# application. With it run the long ones of the router: whole experiments, ramps, the console in a browser.
+# Importing takes long in some tests: those with SDKs share one process, and so do those with vLLM. Long ones are not
+# part of `make test`: engines of their own, starts and stops, the console in a browser, whole experiments and ramps, and
+# what has the application alone.
 CPUS := $(shell nproc)
 ENGINE_TESTS := tests/unit/deployments/engine tests/engine
 LONG_TESTS := tests/router/acting tests/router/console tests/router/experiments
+ALONE_TESTS := tests/real/alone
 HOSTILE_TESTS := tests/router/hostile
 SDKS := anthropic|azure|databricks|friendli|openai
 SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/clients $(LONG_TESTS) $(HOSTILE_TESTS)), \
@@ -86,10 +88,7 @@ FAST = "$(PYTEST) $(SDK_TESTS)" "$(PYTEST) $(SERVER_TESTS) $(but)" \
 	"$(PYTEST) tests/unit $(call but,tests/unit/app tests/unit/deployments/engine)" "nice $(PYTEST) $(HOSTILE_TESTS)" \
 	"nice $(PYTEST) $(STATISTICS_TESTS) $(but)" "nice $(PYTEST) tests/unit/app $(call but,$(STATISTICS_TESTS))"
 
-# Ctrl-C does not reach what runs in the background.
-END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
-
-.PHONY: .right monitoring serve deploy stop status check schema test test-fast test-application test-simulation simulate \
+.PHONY: .right monitoring serve deploy stop status check schema test test-fast test-application test-long test-simulation simulate \
 	test-locks test-nightly coverage faults cluster image fresh soak kills silence lint \
 	format bench peers agents clients fields docs setup lock audit sbom clean help
 
@@ -129,15 +128,20 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 	@$(BIN)/python -m deployments.kubernetes.values_schema k8s/chart/values.schema.json
 	@$(BIN)/python -m app.config.reference docs/reference/configuration.md
 
-test: test-fast test-application  ## set up and run the whole suite
+test: test-fast test-application  ## set up and run the tests, but for the long ones
 
 test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
 	@printf '%s\n' $(FAST) | xargs -P 7 -I{} sh -c 'exec {}'
 
-test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
-	@$(END_ALL) $(BIN)/python -m pytest --timeout 1800 $(ENGINE_TESTS) & engine=$$!; \
-		$(BIN)/python -m pytest --timeout 700 -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
-		tests/launcher $(LONG_TESTS) tests/real; status=$$?; wait $$engine || status=1; exit $$status
+# Files stay together: a test of the real application uses what an earlier one of its file has made.
+WORKERS = $(BIN)/python -m pytest --timeout 700 -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder
+
+test-application: $(TESTING)  ## the real application with every dialect's clients: Ray Serve, vLLM, real weights
+	@$(WORKERS) tests/real --ignore $(ALONE_TESTS)
+
+test-long: $(TESTING)  ## the long tests: engines, starts and stops, the console in a browser, experiments, what needs the application alone
+	@$(BIN)/python -m pytest --timeout 1800 $(ENGINE_TESTS); engines=$$?; \
+		$(WORKERS) tests/launcher $(LONG_TESTS) $(ALONE_TESTS) && exit $$engines
 
 coverage: $(TESTING)  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
 	@$(LAYER) --cov --cov-report=term
