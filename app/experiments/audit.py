@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 
@@ -29,8 +30,21 @@ MAX_FILES = 4096
 PAGE, MAX_PAGE = 100, 10_000
 EQUAL = ("action", "outcome", "caller", "endpoint", "experiment", "request_id", "address")
 """Fields by which records are found."""
+FILES_AT_ONCE = 100
+"""Files of earlier days that one answer reads for its names: an object store takes a moment for each."""
 _DAY = re.compile(FOLDER + r"/date=(\d{4}-\d\d-\d\d)/[^/.][^/]*\.jsonl")
 _LINES = "application/jsonl"
+
+
+class Named(msgspec.Struct, frozen=True):
+    """What a record can be found by, of what a reader chooses from."""
+
+    caller: str = ""
+    endpoint: str = ""
+    action: str = ""
+
+
+_Line = TypeVar("_Line", AuditRecord, Named)
 
 
 class AuditTrail:
@@ -52,6 +66,8 @@ class AuditTrail:
         self._lock = threading.Lock()
         self._opened: FileStore | None = None
         self._number, self._day, self._lines = 0, "", b""
+        self._named: dict[str, frozenset[Named]] = {}
+        """What the records of each earlier day have, as far as their files have been read."""
 
     def keep(self, records: Sequence[AuditRecord]) -> None:
         """Writes the records durably. Raises StoreError; then none of them counts as kept."""
@@ -66,7 +82,8 @@ class AuditTrail:
 
     def answer(self, query: Mapping[str, str]) -> Answer:
         """The latest records that match, the latest first: a page of them and the id to ask `before` which for more, or
-        as JSON lines. Raises BadRequest and StoreError."""
+        as JSON lines. The first page has the `names` by which all records can be found. Raises BadRequest and
+        StoreError."""
         form = choice(query, "format", ("json", "jsonl"))
         if "outcome" in query:
             choice(query, "outcome", OUTCOMES)
@@ -79,21 +96,46 @@ class AuditTrail:
         if form == "jsonl":
             return Answer(200, b"".join(msgspec.json.encode(record) + b"\n" for record in records), _LINES)
         more = records[-1].id if len(records) == limit else None
-        return Answer(200, msgspec.json.encode({"records": records, "before": more}))
+        names = {} if "before" in query else {"names": self._names()}
+        return Answer(200, msgspec.json.encode({"records": records, "before": more, **names}))
 
-    def _matching(self, query: Mapping[str, str]) -> Iterator[AuditRecord]:
-        since, until = _time(query, "since"), _time(query, "until")
+    def _names(self) -> dict[str, list[str]]:
+        """The callers, endpoints and actions of all records; those of old ones come with later answers."""
+        days, today = self._days(), _date(self._clock())
+        left = FILES_AT_ONCE
+        for day in sorted(days, reverse=True):
+            if day >= today or day in self._named:
+                continue
+            if (left := left - len(days[day])) < 0:
+                break
+            self._named[day] = self._named_in(days[day])
+        for day in self._named.keys() - days.keys():
+            del self._named[day]
+        now = [self._named_in(files) for day, files in days.items() if day >= today]
+        every = frozenset[Named]().union(*self._named.values(), *now)
+        return {name: sorted({getattr(named, name) for named in every} - {""}) for name in Named.__struct_fields__}
+
+    def _named_in(self, files: Sequence[File]) -> frozenset[Named]:
+        return frozenset(named for file in files for named in self._read(file, Named))
+
+    def _days(self) -> dict[str, list[File]]:
+        """The files of each day."""
         days: dict[str, list[File]] = {}
         for file in self._store.list(FOLDER):
             if (match := _DAY.fullmatch(file.path)) is not None:
                 days.setdefault(match[1], []).append(file)
+        return days
+
+    def _matching(self, query: Mapping[str, str]) -> Iterator[AuditRecord]:
+        since, until = _time(query, "since"), _time(query, "until")
+        days = self._days()
         # A record's day is that of its writing: at midnight, the day after its own.
         earliest = _date(since) if since is not None else ""
         for day in sorted(days, reverse=True):
             if day < earliest:
                 return
             records = {
-                record.id: record for file in days[day] for record in self._read(file)
+                record.id: record for file in days[day] for record in self._read(file, AuditRecord)
             }  # a repeated delivery is one
             for id in sorted(records, reverse=True):
                 record = records[id]
@@ -105,7 +147,7 @@ class AuditTrail:
                 ):
                     yield record
 
-    def _read(self, file: File) -> Iterator[AuditRecord]:
+    def _read(self, file: File, kind: type[_Line]) -> Iterator[_Line]:
         try:
             with self._store.open(file.path) as opened:
                 lines = opened.read().splitlines()
@@ -113,7 +155,7 @@ class AuditTrail:
             return
         for line in lines:
             try:
-                yield msgspec.json.decode(line, type=AuditRecord)
+                yield msgspec.json.decode(line, type=kind)
             except msgspec.DecodeError:
                 continue
 

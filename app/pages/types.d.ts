@@ -567,10 +567,11 @@ interface AuditRecord {
   count: number;
 }
 
-/** `before`: the id to ask for older ones, null if there are none. */
+/** `before`: the id to ask for older ones, null if there are none. `names`: by which all records can be found. */
 interface AuditPage {
   records: AuditRecord[];
   before: string | null;
+  names: { caller: string[]; endpoint: string[]; action: string[] };
 }
 
 // --- GET /api/requests/{id} ---

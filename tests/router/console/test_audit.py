@@ -81,6 +81,23 @@ async def test_older_records_are_shown_on_demand(managed: Managed, open_page: Op
     await expect(page.get_by_role("button", name="Show 50 more")).to_have_count(0)
 
 
+async def test_the_filters_offer_also_what_no_shown_record_has(managed: Managed, open_page: OpenPage) -> None:
+    keys = managed.guard()
+    assert put(managed, keys["embed team"], "no right", "embed") == 403
+    for number in range(50):
+        assert put(managed, keys["boss"], f"step {number}") == 200
+    page, watch = await open_page(managed.url)
+    watch.expected = ["status of 401"]
+    await opened(page, keys["boss"])
+    rows = page.get_by_role("region", name="Audit log").locator("tbody tr")
+    await expect(rows).to_have_count(50)
+    await expect(rows.filter(has_text="embed team")).to_have_count(0)
+    assert await page.get_by_label("Who").locator("option").all_inner_texts() == ["all", "boss", "embed team"]
+    assert await page.get_by_label("Endpoint").locator("option").all_inner_texts() == ["all", "chat", "embed"]
+    await page.get_by_label("Who").select_option("embed team")
+    await expect(rows).to_have_count(1)
+
+
 async def test_a_wrong_filter_of_the_address_is_said_and_the_others_hold(managed: Managed, open_page: OpenPage) -> None:
     managed.put({"blue": 80, "green": 20}, "a step")
     page, watch = await open_page(managed.url)

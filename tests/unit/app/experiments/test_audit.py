@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-from app.experiments.audit import AuditTrail
+from app.experiments.audit import FILES_AT_ONCE, AuditTrail
 from app.experiments.storage.store import LocalStore
 from app.exposures.audit import AuditRecord, new_id
 
@@ -21,9 +22,9 @@ class Disk:
         """A controller's, as of now."""
         return AuditTrail(lambda: LocalStore(self.directory), lambda: self._days, lambda: self.now, **self._bounds)
 
-    def record(self, action: str = "put_traffic") -> AuditRecord:
+    def record(self, action: str = "put_traffic", **fields: Any) -> AuditRecord:
         self.now += 1
-        return AuditRecord(id=new_id(self.now), at=self.now, action=action, outcome="accepted", status=200)
+        return AuditRecord(id=new_id(self.now), at=self.now, action=action, outcome="accepted", status=200, **fields)
 
     def found(self, trail: AuditTrail, **query: str) -> list[str]:
         return [record["id"] for record in json.loads(trail.answer({"limit": "10000", **query}).body)["records"]]
@@ -83,3 +84,40 @@ def test_a_line_that_is_no_record_hides_no_other(tmp_path: Path) -> None:
     (file,) = disk.files
     file.with_name("other.jsonl").write_text("half a li")
     assert disk.found(disk.trail) == [record.id]
+
+
+def test_a_first_page_names_all_by_which_records_can_be_found(tmp_path: Path) -> None:
+    """Also those of records that the page does not show, or that its filters leave out."""
+    disk = Disk(tmp_path)
+
+    def names(**query: str) -> dict[str, list[str]]:
+        named: dict[str, list[str]] = json.loads(disk.trail.answer({"limit": "1", **query}).body)["names"]
+        return named
+
+    assert names() == {"caller": [], "endpoint": [], "action": []}
+    disk.trail.keep([disk.record("create_key", caller="ann")])
+    disk.now += DAY
+    disk.trail.keep([disk.record(caller="boss", endpoint="chat")])
+    disk.now += DAY
+    disk.trail.keep([latest := disk.record(caller="boss", endpoint="embed")])
+    every = {"caller": ["ann", "boss"], "endpoint": ["chat", "embed"], "action": ["create_key", "put_traffic"]}
+    assert names() == names(caller="nobody") == every
+    disk.trail.keep([disk.record(caller="carl")])
+    assert names()["caller"] == ["ann", "boss", "carl"]
+    assert "names" not in json.loads(disk.trail.answer({"before": latest.id}).body)
+    disk.now += 9.5 * DAY
+    disk.trail.keep([disk.record(caller="carl")])
+    assert names()["caller"] == ["boss", "carl"], "the oldest are deleted"
+
+
+def test_names_of_many_old_files_come_with_later_answers(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, days=1000)
+    for number in range(FILES_AT_ONCE + 10):
+        disk.trail.keep([disk.record(caller=f"caller-{number}")])
+        disk.now += DAY
+
+    def known() -> int:
+        return len(json.loads(disk.trail.answer({}).body)["names"]["caller"])
+
+    assert known() == FILES_AT_ONCE
+    assert known() == known() == FILES_AT_ONCE + 10

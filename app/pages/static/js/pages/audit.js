@@ -28,8 +28,6 @@ const words = (name) => name.replaceAll("_", " ");
  */
 export async function mount(root, { api, poll, announce, parameters }) {
   const filters = new Filters("audit", FILTERS, parameters, { refresh, announce, failed });
-  /** What the records have had that were shown, for the filters. */
-  const seen = { caller: new Set(), endpoint: new Set(), action: new Set() };
   /** @type {AuditPage | null} */
   let found = null;
   /** @type {ApiError | null} */
@@ -48,10 +46,6 @@ export async function mount(root, { api, poll, announce, parameters }) {
     /** @type {AuditPage} */
     const answer = await filters.applied((values) => api.get(path(values, most), { signal }));
     if (own !== turn) return;
-    for (const record of answer.records)
-      for (const [name, values] of Object.entries(seen))
-        if (record[/** @type {keyof AuditRecord} */ (name)])
-          values.add(record[/** @type {keyof AuditRecord} */ (name)]);
     [found, problem, readAt] = [answer, null, Date.now() / 1000];
     draw();
   }
@@ -83,7 +77,7 @@ export async function mount(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {AuditPage} shown */
-  function page({ records, before }) {
+  function page({ records, before, names }) {
     return [
       h(
         "p",
@@ -92,12 +86,12 @@ export async function mount(root, { api, poll, announce, parameters }) {
         h("button", { type: "button", class: "quiet", on: { click: save } }, "Export as JSON lines"),
       ),
       filters.row(
-        filters.select("caller", "Who", same([...seen.caller].sort())),
-        filters.select("endpoint", "Endpoint", same([...seen.endpoint].sort())),
+        filters.select("caller", "Who", same(names.caller)),
+        filters.select("endpoint", "Endpoint", same(names.endpoint)),
         filters.select(
           "action",
           "What",
-          [...seen.action].sort().map((action) => [action, words(action)]),
+          names.action.map((action) => [action, words(action)]),
         ),
         filters.select("outcome", "Outcome", OUTCOMES),
       ),
