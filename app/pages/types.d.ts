@@ -2,6 +2,8 @@
 // what they build pages from. Times are Unix seconds, weights whole percentages.
 
 type Weights = Record<string, number>;
+/** The number of a deployment's colour. */
+type ColourOf = (deployment: string) => number;
 type Maybe<T> = T | null | undefined;
 
 /** What a format returns: null only for a value that may be missing. */
@@ -110,10 +112,12 @@ interface Limit {
   resets_in_s: number | null;
 }
 
+/** `colour`: the same on every page. */
 interface Usable {
   deployment: string;
   weight: number;
   images: boolean;
+  colour: number;
 }
 
 interface MyEndpoint {
@@ -218,6 +222,8 @@ interface Deployment extends Outcomes {
   deployment: string;
   model: string;
   role: "traffic" | "fallback" | "mirror" | "former";
+  /** The same on every page; null for one that the configuration lacks. */
+  colour: number | null;
   weight: number;
   share: number | null;
   drawn: number;

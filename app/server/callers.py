@@ -19,6 +19,7 @@ from app.config.schema import Config
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.limits.limiter import Allowance
+from app.server.colours import deployment_colours
 from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, openai_words
 from app.telemetry.caller_use import Use
 from app.version import own_version
@@ -29,12 +30,14 @@ def me_document(
     visible: Config,
     limits: Mapping[str, Sequence[Allowance]],
     *,
+    colours: Mapping[str, int],
     roles: Roles,
     limits_are_shared: bool,
 ) -> dict[str, Any]:
     """The caller's name, its roles, the server, the endpoints it may use, and its remaining limits there.
 
-    `visible` is the part of the configuration that it may see, `limits` are its allowances by endpoint.
+    `visible` is the part of the configuration that it may see, `limits` are its allowances by endpoint, `colours` those
+    of deployments.
     """
     feedback = _feedback(visible)
     return {
@@ -51,7 +54,12 @@ def me_document(
                 "endpoint": name,
                 "tasks": list(endpoint.tasks),
                 "deployments": [
-                    {"deployment": deployment, "weight": weight, "images": visible.deployments[deployment].images}
+                    {
+                        "deployment": deployment,
+                        "weight": weight,
+                        "images": visible.deployments[deployment].images,
+                        "colour": colours[deployment],
+                    }
                     for deployment, weight in endpoint.traffic.items()
                 ],
                 "feedback": feedback.get(name, []),
@@ -120,6 +128,7 @@ class CallersApi(RoutedApi):
             caller,
             visible,
             dict(zip(visible.endpoints, left, strict=True)),
+            colours=deployment_colours(self._services.views().config),
             roles=access.roles,
             limits_are_shared=access.limits_are_shared,
         )

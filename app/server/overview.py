@@ -22,6 +22,7 @@ from app.dialects.bodies import dump
 from app.dialects.common.requests import model_names
 from app.errors import NotFound
 from app.misspellings import question
+from app.server.colours import deployment_colours
 from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, openai_words
 from app.server.overview_document import Present, endpoints_document
 from app.server.replicas import RunningReplicas
@@ -130,7 +131,9 @@ class OverviewApi(RoutedApi):
             "is_manager": is_manager,
             "why_not": self._why_not(is_manager or bool(operated)),
             "has_controller": services.controller is not None,
-            "endpoints": endpoints_document(seen, window, present, operated),
+            "endpoints": endpoints_document(
+                seen, window, present, operated, deployment_colours(services.views().config)
+            ),
         }
 
     def _window(self) -> RecentCounts:

@@ -65,14 +65,22 @@ class EndpointFact(NamedTuple):
 
 
 def endpoints_document(
-    config: Config, window: RecentCounts, present: Present, operated: Collection[str]
+    config: Config,
+    window: RecentCounts,
+    present: Present,
+    operated: Collection[str],
+    colours: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """Every endpoint of `config`, which is what the caller may see. `operated`: those that it may operate."""
+    """Every endpoint of `config`, which is what the caller may see. `operated`: those that it may operate. `colours`:
+    those of the deployments."""
     counted: dict[str, dict[str, Counts]] = {}
     for (name, arm), counts in window.counts.items():
         counted.setdefault(name, {})[arm] = counts
     return [
-        {**_endpoint(name, endpoint, config, window, counted.get(name, {}), present), "may_operate": name in operated}
+        {
+            **_endpoint(name, endpoint, config, window, counted.get(name, {}), present, colours),
+            "may_operate": name in operated,
+        }
         for name, endpoint in config.endpoints.items()
     ]
 
@@ -84,6 +92,7 @@ def _endpoint(
     window: RecentCounts,
     counted: Mapping[str, Counts],
     present: Present,
+    colours: Mapping[str, int],
 ) -> dict[str, Any]:
     arms = _arms(endpoint, counted, config)
     counts = {arm: counted.get(arm, Counts()) for arm in arms}
@@ -113,6 +122,7 @@ def _endpoint(
                 **_deployment(counts[arm], drawn, window),
                 "deployment": arm,
                 "model": config.deployments[arm].model if arm in config.deployments else arm,
+                "colour": colours.get(arm),
                 "role": _role(arm, endpoint),
                 "weight": endpoint.traffic.get(arm, 0),
                 "in_flight": present.in_flight.get((name, arm), 0),

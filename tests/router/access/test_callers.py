@@ -70,8 +70,8 @@ def test_a_caller_sees_its_endpoints_and_what_is_left_of_its_limits(callers: Cal
     assert chat["endpoint"] == "chat"
     assert chat["tasks"] == ["chat", "completions", "responses"]
     assert chat["deployments"] == [
-        {"deployment": "blue", "weight": 100, "images": False},
-        {"deployment": "green", "weight": 0, "images": False},
+        {"deployment": "blue", "weight": 100, "images": False, "colour": 1},
+        {"deployment": "green", "weight": 0, "images": False, "colour": 2},
     ]
     assert chat["limits"] == [
         {"kind": "requests", "limit": 10, "used": 1, "remaining": 9, "resets_in_s": 90.0},

@@ -81,6 +81,41 @@ async def test_the_page_starts_with_the_verdict_and_the_next_step(compared: Comp
     await screenshot(page, "console-experiment")
 
 
+async def test_the_traffic_of_a_ramp_is_drawn_as_shares_with_their_names(
+    compared: Compared, open_page: OpenPage
+) -> None:
+    """A bar that fills looks like progress, and the treatment's share is none."""
+    page = await opened(open_page, compared)
+    bar = page.locator(".ramp .split")
+    await expect(bar.locator("> span")).to_have_text("Traffic")
+    await expect(bar.locator(".part")).to_have_text([f"{BLUE} 50 %", f"{GREEN} 50 %"])
+    await page.goto("/ui#/experiments/long-context")
+    await expect(page.get_by_text("Treatments have 5 % of the traffic; the next step is 25 %.")).to_be_visible()
+    await expect(bar.locator(".part")).to_have_text(["qwen-32k 95 %", ""])
+
+
+async def test_a_deployment_has_one_colour_on_every_page(compared: Compared, open_page: OpenPage) -> None:
+    compared.config["endpoints"]["assistant"]["traffic"] = {GREEN: 1, BLUE: 99}
+    compared.router.reconfigure(compared.config)
+    page = await opened(open_page, compared, "/ui#/traffic")
+
+    async def colours() -> set[tuple[str, str]]:
+        found: list[tuple[str, str]] = await page.evaluate("""() => [...document.querySelectorAll("th .swatch")].map(
+            (swatch) => [swatch.nextSibling.textContent, swatch.className])""")
+        return {(name, colour) for name, colour in found}
+
+    await expect(page.get_by_role("region", name="documents", exact=True)).to_be_visible()
+    on_traffic = await colours()
+    names = {name for name, _ in on_traffic}
+    assert len(names) == len(on_traffic) == 6
+    for name in ("green-float32", "int8-weights", "long-context"):
+        await page.goto(f"/ui#/experiments/{name}")
+        await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        await expect(page.get_by_role("table", name="Units by plan")).to_be_visible()
+        assert len(arms := await colours()) == 2
+        assert arms <= on_traffic
+
+
 async def test_what_stands_beside_a_running_experiment_adds_up_and_is_the_apis(
     managed: Managed, open_page: OpenPage
 ) -> None:

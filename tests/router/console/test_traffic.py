@@ -13,6 +13,7 @@ from playwright.async_api import Locator, Page, Route, expect
 from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts
 from app.control_plane import Replicas
 from app.errors import Unavailable
+from app.server.colours import deployment_colours
 from app.server.overview_document import endpoints_document
 from app.telemetry.recent import Counts
 from tests.router.conftest import Rig
@@ -85,7 +86,9 @@ async def test_each_figure_equals_its_definition_in_every_world(managed: Managed
     expected: dict[str, tuple[World, str]] = {}
     documents = []
     for number, world in enumerate(all_worlds):
-        for document in endpoints_document(world.config, world.window, world.present, []):
+        for document in endpoints_document(
+            world.config, world.window, world.present, [], deployment_colours(world.config)
+        ):
             name = f"{document['endpoint']}-{number}"
             expected[name] = world, document["endpoint"]
             documents.append({**document, "endpoint": name})
@@ -145,7 +148,9 @@ async def test_what_fails_is_named_above_all_endpoints_and_a_wide_table_is_never
     documents = [
         {**document, "endpoint": f"endpoint-{index}-{number}"}
         for number, world in enumerate(all_worlds)
-        for index, document in enumerate(endpoints_document(world.config, world.window, world.present, []))
+        for index, document in enumerate(
+            endpoints_document(world.config, world.window, world.present, [], deployment_colours(world.config))
+        )
     ]
 
     async def made_up(route: Route) -> None:

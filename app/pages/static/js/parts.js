@@ -71,12 +71,41 @@ export function figure(value, label) {
 }
 
 /**
- * A square in the colour of the deployment at `index`.
+ * A square in a deployment's colour.
  *
- * @param {number} index
+ * @param {number | null} colour
  */
-export function swatch(index) {
-  return h("span", { class: `swatch arm-${(index % 6) + 1}`, "aria-hidden": "true" });
+export function swatch(colour) {
+  return colour === null ? null : h("span", { class: `swatch arm-${colour}`, "aria-hidden": "true" });
+}
+
+const NAMED_FROM = 12; // the percentage from which a part has room for its name
+
+/**
+ * An endpoint's traffic as a bar with a part for each deployment. `share`: percent.
+ *
+ * @param {string} label
+ * @param {readonly {name: string, colour: number | null, share: number}[]} parts
+ */
+export function shareBar(label, parts) {
+  return h(
+    "div",
+    { class: "split" },
+    h("span", { class: "hint" }, label),
+    h(
+      "div",
+      { class: "share-bar", "aria-hidden": "true" },
+      parts
+        .filter(({ share }) => share > 0)
+        .map(({ name, colour, share }) =>
+          h(
+            "span",
+            { class: `part arm-${colour}`, key: name, title: name, style: { "flex-grow": String(share) } },
+            share >= NAMED_FROM ? name : "",
+          ),
+        ),
+    ),
+  );
 }
 
 /**

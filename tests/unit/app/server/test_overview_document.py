@@ -9,6 +9,7 @@ from hypothesis import given
 
 from app.config.schema import parse
 from app.control_plane import Replicas
+from app.server.colours import deployment_colours
 from app.server.overview_document import Present, endpoints_document
 from app.telemetry.recent import Counts, RecentCounts
 from tests.support.overviews import WINDOW_S, World, worlds
@@ -18,7 +19,10 @@ BAD, WARN, GOOD = "bad", "warn", "good"
 
 
 def shown(world: World) -> dict[str, dict[str, Any]]:
-    return {one["endpoint"]: one for one in endpoints_document(world.config, world.window, world.present, [])}
+    return {
+        one["endpoint"]: one
+        for one in endpoints_document(world.config, world.window, world.present, [], deployment_colours(world.config))
+    }
 
 
 @given(worlds())

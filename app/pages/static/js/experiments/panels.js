@@ -27,8 +27,9 @@ export const keyOf = (comparison) => JSON.stringify([comparison.metric, comparis
 /**
  * @param {ExperimentReport} report
  * @param {string[]} arms
+ * @param {ColourOf} colourOf
  */
-export function metrics(report, arms) {
+export function metrics(report, arms, colourOf) {
   const rows = [...report.primary, ...report.secondary];
   const span = reach(rows.filter((comparison) => comparison.scale === "relative"));
   const several = report.treatments.length > 1;
@@ -39,7 +40,7 @@ export function metrics(report, arms) {
       "Verdict",
       { label: ["Effect", axis(span, "relative")] },
       "In words",
-      ...arms.map((arm, index) => ({ label: [swatch(index), arm], number: true })),
+      ...arms.map((arm) => ({ label: [swatch(colourOf(arm)), arm], number: true })),
     ],
     rows.map((comparison) =>
       h(
@@ -191,8 +192,9 @@ export function guardrail(status, arms) {
 /**
  * @param {ExperimentReport} report
  * @param {string[]} arms
+ * @param {ColourOf} colourOf
  */
-export function sampleRatio(report, arms) {
+export function sampleRatio(report, arms, colourOf) {
   const { sample_ratio: found, started_at: started } = report;
   const requests = Object.values(report.requests).reduce((a, b) => a + b, 0);
   const forced = arms.map((arm) => `${whole(report.forced[arm] ?? 0)} on ${arm}`);
@@ -213,7 +215,7 @@ export function sampleRatio(report, arms) {
       : null,
     table(
       "Units by plan",
-      ["Plan", ...arms.map((arm, index) => ({ label: [swatch(index), arm], number: true }))],
+      ["Plan", ...arms.map((arm) => ({ label: [swatch(colourOf(arm)), arm], number: true }))],
       found.plans.map((plan) => {
         const total = arms.reduce((sum, arm) => sum + (plan.units[arm] ?? 0), 0),
           weight = arms.reduce((sum, arm) => sum + (plan.weights[arm] ?? 0), 0);
@@ -279,14 +281,13 @@ const FEWEST = 20; // requests: with fewer, p95 is just one of the largest value
 const LEVELS = [0, 0.5, 0.95];
 
 /**
- * `arms`: the report's arms, in the order of their colours.
- *
  * @param {Distribution} distribution
  * @param {string[]} arms
+ * @param {ColourOf} colourOf
  */
-export function distribution({ metric, shares, arms: given }, arms) {
-  const found = arms.map((arm, index) => ({
-    index,
+export function distribution({ metric, shares, arms: given }, arms, colourOf) {
+  const found = arms.map((arm) => ({
+    colour: colourOf(arm),
     arm,
     requests: 0,
     values: [],
@@ -307,19 +308,22 @@ export function distribution({ metric, shares, arms: given }, arms) {
   );
 }
 
-/** @param {string[]} arms */
-export function legend(arms) {
+/**
+ * @param {string[]} arms
+ * @param {ColourOf} colourOf
+ */
+export function legend(arms, colourOf) {
   return h(
     "p",
     { class: "legend" },
-    arms.map((arm, index) =>
+    arms.map((arm) =>
       h(
         "span",
         { class: "small" },
         svg(
           "svg",
           { viewBox: "0 0 36 10", "aria-hidden": "true" },
-          svg("line", { class: `curve stroke-${(index % 6) + 1}`, x1: 0, x2: 36, y1: 5, y2: 5 }),
+          svg("line", { class: `curve stroke-${colourOf(arm)}`, x1: 0, x2: 36, y1: 5, y2: 5 }),
         ),
         arm,
       ),
@@ -351,7 +355,7 @@ function inWords(shares, { arm, requests, values }, metric) {
 
 /**
  * @param {number[]} shares
- * @param {(ArmDistribution & {index: number})[]} curves
+ * @param {(ArmDistribution & {colour: number})[]} curves
  * @param {string} metric
  */
 function plot(shares, curves, metric) {
@@ -383,14 +387,14 @@ function plot(shares, curves, metric) {
       svg("line", { class: "grid", x1: x(value), x2: x(value), y1: TOP, y2: HEIGHT - BOTTOM }),
       text(inUnit({ metric }, value), x(value), HEIGHT - BOTTOM + 16, "middle"),
     ]),
-    curves.map(({ index, values }) => [
+    curves.map(({ colour, values }) => [
       svg("polyline", {
-        class: `curve stroke-${(index % 6) + 1}`,
+        class: `curve stroke-${colour}`,
         points: shares.map((share, number_) => `${x(values[number_]).toFixed(1)},${y(share).toFixed(1)}`).join(" "),
       }),
       MARKED.map((share) =>
         svg("circle", {
-          class: `stroke-${(index % 6) + 1}`,
+          class: `stroke-${colour}`,
           cx: x(at(shares, values, share) ?? 0),
           cy: y(share),
           r: 4,

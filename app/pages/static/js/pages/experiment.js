@@ -5,13 +5,15 @@ import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js"
 import { distribution, guardrail, keyOf, legend, metrics, sampleRatio, subgroups } from "../experiments/panels.js";
 import { decision, metricName, sentence, state as stateMark } from "../experiments/words.js";
 import { number, time, unbroken } from "../format.js";
-import { mark, notice, staleNotice, table, term } from "../parts.js";
+import { mark, notice, shareBar, staleNotice, table, term } from "../parts.js";
 
 export const title = "Experiment";
 
 const EVENTS_SHOWN = 50;
 const REPORT_EVERY_S = 10; // evidence changes slowly, and a report is more work than the summary
 const WEEK_S = 7 * 86400;
+const COLOURS = 6;
+
 /**
  * @param {HTMLElement} root
  * @param {Context} context
@@ -39,8 +41,8 @@ export async function mount(root, context) {
     plans: [],
     /** @type {Occurrence[]} */
     events: [],
-    /** @type {readonly string[] | null} */
-    operated: null, // the endpoints whose experiments the visitor decides on
+    /** @type {Me | null} */
+    me: null, // where the visitor decides, and the endpoint's deployments
     said: "",
   };
   const plot = chart();
@@ -54,7 +56,8 @@ export async function mount(root, context) {
     try {
       const { data, etag } = await api.read(path, { signal });
       // No button that the visitor may not press, not even at first.
-      state.operated ??= (await api.get("/api/me", { signal })).operates;
+      if (state.me === null || (data.acting && treatmentsShare(state.me, data) !== data.acting.share))
+        state.me = await api.get("/api/me", { signal });
       Object.assign(state, { summary: data, etag, missing: false });
       if (data.decision === null || data.decision === undefined) state.report = null;
       else if (Date.now() / 1000 >= state.due) {
@@ -92,7 +95,7 @@ export async function mount(root, context) {
     try {
       const endpoint = state.summary?.endpoint ?? (await api.get(path, { signal })).endpoint;
       state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
-      state.operated = (await api.get("/api/me", { signal })).operates;
+      state.me = await api.get("/api/me", { signal });
     } catch {
       // They are marks in a chart, and the rights of before: the page is correct without them.
     }
@@ -180,25 +183,35 @@ export async function mount(root, context) {
       next ? h("p", {}, h("strong", {}, sentence(next, armsOf(summary)))) : null,
       acting?.until ? h("p", { class: "hint" }, "Paused until ", time(acting.until), ".") : null,
       acting?.by ? h("p", { class: "hint" }, `Last decision by ${acting.by}.`) : null,
-      acting && summary.mode === "ab" ? ramp(acting) : null,
+      acting && summary.mode === "ab" ? split(summary, acting) : null,
     );
   }
 
-  /** @param {Acting} acting */
-  function ramp(acting) {
-    const share = Math.max(0, Math.min(100, acting.share));
-    const next = (acting.next_share ?? null) === null ? "" : `; the next step is ${acting.next_share}\u00a0%`;
+  /**
+   * @param {Summary} summary
+   * @param {Acting} acting
+   */
+  function split(summary, { share, next_share: following }) {
+    const parts = deploymentsOf(state.me, summary).map(({ deployment, colour, weight }) => ({
+      name: `${deployment} ${weight}\u00a0%`,
+      colour,
+      share: weight,
+    }));
+    const next = (following ?? null) === null ? "" : `; the next step is ${following}\u00a0%`;
     return h(
       "div",
       { class: "ramp" },
-      h(
-        "div",
-        { class: "share-bar", "aria-hidden": "true" },
-        h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }),
-        h("span", { class: "rest", style: { "flex-grow": String(100 - share) } }),
-      ),
+      parts.length ? shareBar("Traffic", parts) : null,
       h("p", { class: "hint small" }, `Treatments have ${share}\u00a0% of the traffic${next}.`),
     );
+  }
+
+  /** @param {ExperimentReport} report */
+  function coloursOf(report) {
+    const colours = new Map(deploymentsOf(state.me, report).map(({ deployment, colour }) => [deployment, colour]));
+    const arms = armsOf(report);
+    // An arm that the endpoint no longer has is drawn as if it had been declared at its place.
+    return (/** @type {string} */ arm) => colours.get(arm) ?? (arms.indexOf(arm) % COLOURS) + 1;
   }
 
   /**
@@ -237,7 +250,7 @@ export async function mount(root, context) {
             "It has stopped: to test further, declare another experiment in the configuration file.",
           )
         : null;
-    if (!state.operated?.includes(summary.endpoint))
+    if (!state.me?.operates.includes(summary.endpoint))
       return h(
         "p",
         { class: "hint" },
@@ -278,7 +291,7 @@ export async function mount(root, context) {
   /** @param {ExperimentReport} report */
   function evidence(report) {
     const comparison = chosen();
-    const arms = armsOf(report);
+    const [arms, colourOf] = [armsOf(report), coloursOf(report)];
     const options = [...report.primary, ...report.secondary];
     return [
       h(
@@ -330,7 +343,7 @@ export async function mount(root, context) {
         "section",
         { key: "metrics" },
         h("h2", {}, "Metrics"),
-        metrics(report, arms),
+        metrics(report, arms, colourOf),
         h(
           "p",
           { class: "hint small" },
@@ -365,11 +378,11 @@ export async function mount(root, context) {
               "The share of each arm's requests at or below each value; the dots mark p50 and p95. " +
                 "These curves are not adjusted, and no verdict is based on them.",
             ),
-            legend(arms),
+            legend(arms, colourOf),
             h(
               "div",
               { class: "distributions" },
-              report.distributions.map((metric) => distribution(metric, arms)),
+              report.distributions.map((metric) => distribution(metric, arms, colourOf)),
             ),
           )
         : null,
@@ -393,7 +406,7 @@ export async function mount(root, context) {
             )
           : h("p", { class: "hint" }, "None is declared."),
       ),
-      h("section", { key: "split" }, h("h2", {}, term("split", "Split")), sampleRatio(report, arms)),
+      h("section", { key: "split" }, h("h2", {}, term("split", "Split")), sampleRatio(report, arms, colourOf)),
       listed("warnings", "Warnings", report.warnings),
       listed("service", "About the service", report.service),
     ];
@@ -430,6 +443,26 @@ export async function mount(root, context) {
     if (frame !== null) cancelAnimationFrame(frame);
     plot.end();
   };
+}
+
+/**
+ * The deployments that share the traffic of an experiment's endpoint; none if the visitor may not use it.
+ *
+ * @param {Me | null} me
+ * @param {{endpoint: string}} experiment
+ */
+function deploymentsOf(me, { endpoint }) {
+  return me?.endpoints.find((usable) => usable.endpoint === endpoint)?.deployments ?? [];
+}
+
+/**
+ * @param {Me} me
+ * @param {Summary} summary
+ */
+function treatmentsShare(me, summary) {
+  return deploymentsOf(me, summary)
+    .filter(({ deployment }) => summary.treatments.includes(deployment))
+    .reduce((sum, { weight }) => sum + weight, 0);
 }
 
 /**

@@ -1,6 +1,6 @@
 import { h, morph } from "../dom.js";
 import { count, duration, list, moment, number, or, percent, seconds, unbroken, whole } from "../format.js";
-import { cell, figure, mark, notice, staleNotice, swatch, table, term, toggle } from "../parts.js";
+import { cell, figure, mark, notice, shareBar, staleNotice, swatch, table, term, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
 import { history } from "../traffic/history.js";
@@ -94,7 +94,7 @@ export async function mount(root, context) {
       draw();
       document.getElementById(`change/${name}`)?.focus();
     }
-    if (kind === "change") return editor(name, context, done);
+    if (kind === "change") return editor(endpoint, context, done);
     return kind === "history" ? history(name, mayChange(endpoint), context, done) : explain(endpoint, context);
   }
 
@@ -361,40 +361,22 @@ function findings({ findings: [first, ...others] }) {
 }
 
 /** @param {Endpoint} endpoint */
-function bars(endpoint) {
-  const rows = endpoint.deployments.filter((deployment) => deployment.role === "traffic");
+function bars({ deployments }) {
+  const parts = deployments.filter((deployment) => deployment.role === "traffic");
   /**
    * @param {string} label
    * @param {(deployment: Deployment) => number} share
    */
   const bar = (label, share) =>
-    h(
-      "div",
-      { class: "split" },
-      h("span", { class: "hint" }, label),
-      h(
-        "div",
-        { class: "share-bar", "aria-hidden": "true" },
-        rows.map((deployment, index) =>
-          share(deployment) > 0
-            ? h(
-                "span",
-                {
-                  class: `part arm-${(index % 6) + 1}`,
-                  key: deployment.deployment,
-                  style: { "flex-grow": String(share(deployment)) },
-                },
-                share(deployment) >= 12 ? deployment.deployment : "",
-              )
-            : null,
-        ),
-      ),
+    shareBar(
+      label,
+      parts.map((part) => ({ name: part.deployment, colour: part.colour, share: share(part) })),
     );
   return h(
     "div",
     { class: "splits" },
     bar("Configured", (deployment) => deployment.weight),
-    rows.some((deployment) => deployment.share !== null)
+    parts.some((deployment) => deployment.share !== null)
       ? bar("Observed", (deployment) => (deployment.share ?? 0) * 100)
       : null,
   );
@@ -403,7 +385,7 @@ function bars(endpoint) {
 /** @param {Endpoint} endpoint */
 function rows({ deployments, unassigned }) {
   return [
-    deployments.map((deployment, index) => row(deployment, index)),
+    deployments.map(row),
     unassigned.requests > 0 &&
       h(
         "tr",
@@ -420,18 +402,15 @@ function rows({ deployments, unassigned }) {
   ];
 }
 
-/**
- * @param {Deployment} deployment
- * @param {number} index
- */
-function row(deployment, index) {
+/** @param {Deployment} deployment */
+function row(deployment) {
   return h(
     "tr",
     { key: deployment.deployment },
     cell(
       "",
       [
-        deployment.role === "traffic" ? swatch(index) : null,
+        deployment.role === "traffic" ? swatch(deployment.colour) : null,
         deployment.deployment,
         deployment.role === "traffic" ? null : h("span", { class: "tag" }, deployment.role),
         deployment.model === deployment.deployment ? null : h("div", { class: "hint small" }, deployment.model),

@@ -16,11 +16,11 @@ const PAUSE_MS = 250; // between the last movement of a slider and the dry run
 /**
  * Returns the editor's element. Calls `done(text)` after a change, `done(null)` when the visitor cancels.
  *
- * @param {string} endpoint
+ * @param {Endpoint} of
  * @param {Context} context
  * @param {(text: string | null) => void} done
  */
-export function editor(endpoint, { api, announce }, done) {
+export function editor({ endpoint, deployments }, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel editor", "aria-label": `Change the split of ${endpoint}`, opaque: true });
   const state = {
@@ -75,6 +75,8 @@ export function editor(endpoint, { api, announce }, done) {
     draw();
   }
 
+  /** @param {string} name */
+  const colourOf = (name) => deployments.find(({ deployment }) => deployment === name)?.colour ?? null;
   const isDifferent = () => changes(state.plan.weights, state.weights).length > 0;
 
   /** One dry run at a time: with many deployments it is work for the server. */
@@ -119,17 +121,14 @@ export function editor(endpoint, { api, announce }, done) {
     announce(error.message);
   }
 
-  /**
-   * @param {string} name
-   * @param {number} index
-   */
-  function slider(name, index) {
+  /** @param {string} name */
+  function slider(name) {
     const id = `${endpoint}/${name}`;
     const value = state.weights[name];
     return h(
       "div",
       { class: "slider", key: name },
-      h("label", { for: `share/${id}` }, swatch(index), name),
+      h("label", { for: `share/${id}` }, swatch(colourOf(name)), name),
       h("input", {
         type: "range",
         id: `share/${id}`,

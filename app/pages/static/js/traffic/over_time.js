@@ -103,19 +103,15 @@ export function overTime(history, endpoint) {
       most(tokens),
       `${whole(Math.round(sum(tokens) * step_s))} in all`,
     ),
-    arms.map(({ deployment }, index) => {
+    arms.map(({ deployment, colour }) => {
       const series = own.find((one) => one.deployment === deployment);
       const values = series?.first_token_p95_s ?? [];
       const known = values.filter((value) => value !== null);
       if (!known.length) return null;
       const longest = seconds(Math.max(...known));
       return chart(
-        [swatch(index), `First token p95, ${deployment}`],
-        line(
-          values,
-          `95th percentile of ${deployment}'s first token since ${since}, at most ${longest}`,
-          (index % 6) + 1,
-        ),
+        [swatch(colour), `First token p95, ${deployment}`],
+        line(values, `95th percentile of ${deployment}'s first token since ${since}, at most ${longest}`, colour ?? 1),
         longest,
         null,
       );
