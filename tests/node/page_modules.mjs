@@ -16,7 +16,7 @@ const { blocks, Growing } = await load("playground/markdown.js");
 const { fieldOf, request } = await load("playground/request.js");
 const { jsonText, python, shellWord, snippets } = await load("playground/snippets.js");
 const { cosine, norm } = await load("playground/cards.js");
-const { signed, signedPercent, unbroken } = await load("format.js");
+const { minute, moment, signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords, replicaWords } = await load("pages/traffic.js");
@@ -48,6 +48,8 @@ const FUNCTIONS = {
   jsonText,
   likeness: (before, after) => likeness(diff(before, after)),
   messages,
+  minute,
+  moment,
   norm,
   percent,
   phases: (request) => phases(request).map((/** @type {any} */ part) => [part.name, part.from, part.to]),

@@ -146,12 +146,19 @@ async def test_a_server_without_keys_and_an_unreachable_server_are_reported(open
     await page.goto("/ui#/keys")
     await expect(page.get_by_text("You are not signed in. This server has no keys")).to_be_visible()
     await expect(page.get_by_text("No calls yet.")).to_be_visible()
-    await page.route("**/api/me", lambda route: route.abort())
-    await expect(page.get_by_role("alert")).to_have_text(
-        "The server cannot be reached. The data on this page is from before."
-    )
-    await page.unroute("**/api/me")
-    await expect(page.get_by_role("alert")).to_be_hidden()
+    said = page.get_by_role("alert")
+    for name in ("keys", "requests"):
+        await page.goto(f"/ui#/{name}")
+        await expect(page.get_by_text("No calls yet." if name == "keys" else "No requests since")).to_be_visible()
+        await page.route("**/api/**", lambda route: route.abort())
+        await expect(said).to_have_text(
+            re.compile(r"The server cannot be reached\. The data on this page is from \d\d:\d\d:\d\d\.")
+        )
+        await page.goto("/ui#/glossary")
+        await page.goto(f"/ui#/{name}")  # opened while the server is away
+        await expect(said).to_contain_text("There is nothing to show until it answers. This page asks again by itself.")
+        await page.unroute("**/api/**")
+        await expect(said).to_be_hidden()
 
 
 @pytest.mark.parametrize(
@@ -202,6 +209,8 @@ async def test_a_manager_creates_changes_and_revokes_a_key(
         assert secret not in await page.content()
         row = page.get_by_role("region", name="API keys").locator("tbody tr").filter(has_text=caller)
         await expect(row).to_contain_text("600 requests/min")
+        used = row.get_by_role("cell").nth(3)
+        await expect(used).to_have_text(re.compile(r"^\d\d:\d\d$"))  # the server knows it to the minute
         await expect(row).to_contain_text("by boss")
         await expect(row.get_by_role("img")).to_have_attribute("aria-label", re.compile("last 14 days: (0, ){13}1"))
         assert await page.get_by_role("main").locator("img").count() == 0

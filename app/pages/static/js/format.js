@@ -9,6 +9,7 @@ const WHOLE = digits(0),
   TWO = digits(2),
   SMALL = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 2 });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const HOUR = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 const FAR = new Intl.DateTimeFormat("en-GB", {
   day: "numeric",
@@ -83,13 +84,23 @@ export function unbroken(text) {
   return text.replace(/(\d) (?=%|(?:ms|s|min|h|days)\b)/g, "$1\u00a0");
 }
 
-/** Unix seconds as a time of day, with the date if it is not today, and the year if it is not this one. */
-export const moment = optional((at) => {
-  const when = new Date(at * 1000);
-  const now = new Date();
-  if (when.toDateString() === now.toDateString()) return CLOCK.format(when);
-  return (when.getFullYear() === now.getFullYear() ? MOMENT : FAR).format(when);
-});
+/**
+ * Unix seconds as a time of day, with the date if it is not today, and the year if it is not this one.
+ *
+ * @param {Intl.DateTimeFormat} today
+ */
+const since = (today) =>
+  optional((at) => {
+    const when = new Date(at * 1000);
+    const now = new Date();
+    if (when.toDateString() === now.toDateString()) return today.format(when);
+    return (when.getFullYear() === now.getFullYear() ? MOMENT : FAR).format(when);
+  });
+
+export const moment = since(CLOCK);
+
+/** The same for what is known to the minute. */
+export const minute = since(HOUR);
 
 /** @param {Maybe<number>} at */
 export function time(at) {
@@ -132,7 +143,6 @@ export function list(words) {
   return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 }
 
-const HOUR = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
 /**

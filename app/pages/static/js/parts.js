@@ -1,6 +1,6 @@
 // Elements that several pages use, and what their buttons do.
 
-import { h } from "./dom.js";
+import { h, morph } from "./dom.js";
 import { moment, or } from "./format.js";
 
 /** @type {Record<Mark, string>} */
@@ -34,6 +34,8 @@ export function notice(kind, ...content) {
   );
 }
 
+const AGAIN = "This page asks again by itself.";
+
 /**
  * A notice that the page no longer updates, and since when. `error`: an ApiError, which may say when the controller
  * answered last; `since`: Unix seconds of the last answer that this page got, null if there was none.
@@ -49,9 +51,28 @@ export function staleNotice(error, since) {
     since === null
       ? error.status === 403
         ? ""
-        : ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it answers.`
+        : ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it answers. ${AGAIN}`
       : ` The data on this page is from ${moment(since)}.`,
   );
+}
+
+/** The place of that notice on a page that draws it apart from its data. `read()`: the page has new data. */
+export function staleness() {
+  /** @type {number | null} */
+  let since = null;
+  const element = h("div", { role: "alert", hidden: true });
+  return {
+    element,
+    read() {
+      since = Date.now() / 1000;
+      element.hidden = true;
+    },
+    /** @param {Error} error */
+    failed(error) {
+      element.hidden = false;
+      morph(element, staleNotice(/** @type {ApiError} */ (error), since));
+    },
+  };
 }
 
 /** @param {Maybe<number>} at */

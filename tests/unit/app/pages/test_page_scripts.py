@@ -1,6 +1,7 @@
 """The console's scripts that need no browser, apart from the playground's, in Node."""
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -93,6 +94,14 @@ def test_an_axis_fits_what_it_shows() -> None:
     assert call("ends", [wide], 0.05, "relative") == {"low": -1, "high": 10}
     assert call("ends", [as_effect(-0.3, 0.1, 0.2)], 0.05, "relative") == {"low": -0.4, "high": 0.4}
     assert call("ends", [as_effect(-30.0, 1.0, 20.0)], 0.05, "absolute") == {"low": -40, "high": 40}
+
+
+def test_what_is_known_to_the_minute_is_shown_without_seconds() -> None:
+    now, day_before = time.time(), time.time() - 86400
+    shown = call_all([("moment", (now,)), ("minute", (now,)), ("minute", (None,))])
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", shown[0])
+    assert shown[1:] == [shown[0][:5], None]
+    assert call("minute", day_before) == call("moment", day_before)
 
 
 def test_numbers_stay_with_their_units() -> None:

@@ -1,7 +1,7 @@
 // Every key with its rights and use; managers create, change and revoke those that the server keeps.
 
 import { h } from "../dom.js";
-import { count, moment, or, whole, withCode } from "../format.js";
+import { count, minute, moment, or, whole, withCode } from "../format.js";
 import { askForReason, cell, mark, table } from "../parts.js";
 import { bars, withAxes } from "../sparkline.js";
 import { askForKey, showSecret } from "./form.js";
@@ -76,8 +76,7 @@ function row(key, document, actions) {
       isOver ? mark("bad", `ended ${moment(expires)}`) : (moment(expires) ?? "never"),
       previous === null ? null : h("div", { class: "hint small" }, `previous secret: ${moment(previous)}`),
     ]),
-    // It is known to the minute, in which the key may have been made.
-    cell("Last used", last_used === null ? "never" : moment(Math.max(last_used, created_at ?? 0))),
+    cell("Last used", minute(last_used) ?? "never"),
     cell(`Requests in ${document.days} days`, uses(key)),
     cell(
       "Actions",

@@ -4,7 +4,7 @@
 import { h, morph } from "../dom.js";
 import { list, moment } from "../format.js";
 import { keyTable } from "../keys/table.js";
-import { cell, table } from "../parts.js";
+import { cell, staleness, table } from "../parts.js";
 
 export const title = "Keys";
 
@@ -19,8 +19,8 @@ const number = (value) => value.toLocaleString("en-GB");
 export async function mount(root, { api, poll, announce }) {
   const who = h("section", { class: "who" });
   const others = h("section", { class: "callers", hidden: true });
-  const stale = h("p", { class: "problem", role: "alert", hidden: true });
-  root.append(h("h1", {}, title), stale, who, others);
+  const stale = staleness();
+  root.append(h("h1", {}, title), stale.element, who, others);
 
   /** @param {AbortSignal} signal */
   async function refresh(signal) {
@@ -31,15 +31,10 @@ export async function mount(root, { api, poll, announce }) {
       morph(others, ...keyTable(held, { api, announce, changed: () => refresh(signal) }), ...everybody(used));
     }
     others.hidden = !me.views;
-    stale.hidden = true;
+    stale.read();
   }
 
-  return poll(refresh, {
-    failed(error) {
-      stale.textContent = `${error.message}. The data on this page is from before.`;
-      stale.hidden = false;
-    },
-  });
+  return poll(refresh, { failed: stale.failed });
 }
 
 /** @param {Me} me */

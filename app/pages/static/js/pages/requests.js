@@ -3,7 +3,7 @@
 import { h, morph } from "../dom.js";
 import { Filters, remember, same } from "../filters.js";
 import { count, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
-import { cell, mark, table } from "../parts.js";
+import { cell, mark, staleness, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
 import { errorWords, result, timeline, whyNowhere } from "../requests/timeline.js";
 import { bars, withAxes } from "../sparkline.js";
@@ -77,14 +77,15 @@ export async function mount(root, context) {
  * @returns {() => void}
  */
 function list(root, { api, poll, announce, parameters }) {
+  const stale = staleness();
+  const { failed } = stale;
   const filters = new Filters("requests", FILTERS, parameters, { refresh, announce, failed });
   let isLive = true;
   let turn = 0;
   let most = SHOWN;
   let groupsShown = GROUPS;
-  const stale = h("p", { class: "problem", role: "alert", hidden: true });
   const shown = h("div", {});
-  root.append(stale, shown);
+  root.append(stale.element, shown);
 
   /** @param {AbortSignal} [signal] */
   async function refresh(signal) {
@@ -94,13 +95,7 @@ function list(root, { api, poll, announce, parameters }) {
     );
     if (own !== turn) return;
     morph(shown, ...draw(found));
-    stale.hidden = true;
-  }
-
-  /** @param {Error} error */
-  function failed(error) {
-    stale.textContent = `${error.message}. The data on this page is from before.`;
-    stale.hidden = false;
+    stale.read();
   }
 
   /** @param {RequestList} found */
