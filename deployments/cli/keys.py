@@ -17,7 +17,7 @@ from app.config.access import Limits
 from app.config.base import ConfigError
 from app.internal_api import INTERNAL_KEY_VARIABLE
 from app.internal_keys import Purpose, derived, listed
-from app.moments import read, shown
+from app.moments import minute, read, shown
 from deployments.cli.options import CommandError, ExitCode, Key, RouterClient, Url, router_client, table
 from deployments.invocation import argument, command
 
@@ -184,13 +184,17 @@ def keys_table(keys: Sequence[Mapping[str, Any]]) -> str:
 
 def _row(key: Mapping[str, Any]) -> tuple[str, ...]:
     previous = key["previous"]
-    old = f"until {_time(previous['expires'])}, used {_time(previous['last_used'])}" if previous else ""
+    old = f"until {_end(previous['expires'])}, used {_use(previous['last_used'])}" if previous else ""
     endpoints = "all" if key["endpoints"] is None else ",".join(key["endpoints"])
-    return key["caller"], endpoints, _time(key["expires"]), _time(key["last_used"]), old
+    return key["caller"], endpoints, _end(key["expires"]), _use(key["last_used"]), old
 
 
-def _time(at: float | None) -> str:
+def _end(at: float | None) -> str:
     return shown(at) if at is not None else "never"
+
+
+def _use(at: float | None) -> str:
+    return minute(at) if at is not None else "never"
 
 
 def internal_keys(masters: str | None) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """A caller's identity, access and remaining limits, and for managers everyone's usage: `/api/me` and `/api/callers`."""
 
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -189,10 +190,12 @@ def test_managers_see_when_each_key_ends_and_was_used_last(callers: Callers) -> 
 
 def test_the_command_line_lists_them_to_managers(callers: Callers, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--url", callers.rig.url, "--key"]
+    callers.chat("eve")
     assert main(["keys", "list", *options, callers.keys["eve"]]) == 0
     header, ann, eve = capsys.readouterr().out.splitlines()
     assert header.split() == ["NAME", "ENDPOINTS", "EXPIRES", "LAST", "USED", "PREVIOUS", "KEY"]
     assert ann.split() == ["ann", "chat", "never", "never"]
     assert eve.split()[:3] == ["eve", "all", "never"]
+    assert re.search(r" \d\d:\d\d UTC$", eve), "uses are known to the minute"
     assert main(["keys", "list", *options, callers.keys["ann"]]) == 4
     assert "'ann' may not see what others use" in capsys.readouterr().err
