@@ -5,7 +5,7 @@ import re
 
 import httpx
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
@@ -116,6 +116,36 @@ async def test_the_playground_links_to_its_request(open_page: OpenPage, judged: 
     await expect(page.get_by_role("main")).to_contain_text("the request named the deployment in a header")
 
 
+async def test_an_unknown_id_is_answered_at_once_and_looked_for_again(open_page: OpenPage, rig: Rig) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 404"]
+    await page.goto("/ui#/requests")  # it has the scripts then
+    await expect(page.get_by_text("No requests since")).to_be_visible()
+    await page.clock.install()
+    await page.goto("/ui#/requests?id=late")
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing is recorded of a request with the id 'late'")
+    await expect(page.get_by_text("This page looks again for some seconds.")).to_be_visible()
+    assert await asyncio.to_thread(send, rig, headers={"x-request-id": "late"}) == 200
+    await page.clock.run_for(2000)
+    await expect(page.get_by_role("article", name="Timeline of late")).to_be_visible()
+    await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_a_request_that_is_opened_while_the_server_is_away_comes_once_it_answers(
+    open_page: OpenPage, rig: Rig
+) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected = ["ERR_FAILED", "status of 404"]
+    assert await asyncio.to_thread(send, rig, headers={"x-request-id": "one"}) == 200
+    await page.goto("/ui#/requests")
+    await expect(page.get_by_role("link", name="request one")).to_be_visible()
+    await page.route("**/api/**", lambda route: route.abort())
+    await page.get_by_role("link", name="request one").click()
+    await expect(page.get_by_role("alert")).to_contain_text("There is nothing to show until it answers.")
+    await page.unroute("**/api/**")
+    await expect(page.get_by_role("article", name="Timeline of one")).to_be_visible()
+
+
 async def test_unknown_ids_and_those_of_other_callers_are_not_found(open_page: OpenPage, judged: Managed) -> None:
     keys = judged.guard()
     id = await chat(judged, key=keys["chat team"])
@@ -158,7 +188,8 @@ def kept(rig: Rig) -> int:
 
 
 async def test_a_request_that_nothing_records_shows_where_its_time_went(open_page: OpenPage, rig: Rig) -> None:
-    rig.change(console={"trace_url": "https://traces.example.com/{trace_id}"})
+    docs_url = "https://docs.example/switchyard/"
+    rig.change(console={"trace_url": "https://traces.example.com/{trace_id}", "docs_url": docs_url})
     page, watch = await open_page(rig.url)
     watch.expected = ["status of 404"]
     traced = {"x-request-id": HOSTILE, "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
@@ -171,6 +202,10 @@ async def test_a_request_that_nothing_records_shows_where_its_time_went(open_pag
     await expect(card).to_contain_text("drawn by the traffic's percentages")
     await expect(card).to_contain_text("9 in the prompt, 3 in the answer")
     await expect(page.get_by_text("Nothing more is recorded.")).to_be_visible()
+    text = page.get_by_role("region", name=f"Recorded text of {HOSTILE}")
+    await expect(text).to_contain_text("Texts are not recorded: chat has no record: {text: full}.")
+    await expect(text).to_contain_text("Answers are recorded nowhere.")
+    await expect(text.get_by_role("link")).to_have_attribute("href", f"{docs_url}split/replay/#record-and-replay")
     await expect(card.get_by_role("link")).to_have_attribute("href", f"https://traces.example.com/{'a' * 32}")
     assert await page.get_by_role("main").locator("img").count() == 0
     await page.get_by_role("link", name="All requests").click()
@@ -193,14 +228,40 @@ async def test_a_manager_reads_the_recorded_text_and_a_caller_has_no_button(
         await expect(page.get_by_role("article", name=f"Timeline of {id}")).to_be_visible()
         button = page.get_by_role("button", name="Show the recorded text")
         await expect(button).to_have_count(buttons)
+        await expect(page.get_by_text("Its text is recorded. Managers read it here")).to_have_count(1 - buttons)
         if buttons:
             text = page.get_by_label("Recorded text", exact=True)
             while await text.count() == 0:  # its file may not be written yet
                 await button.click()
                 await expect(button.and_(page.locator(":enabled")).or_(text).first).to_be_visible()
             await expect(text).to_contain_text('"content": "hi"')
+            await expect(page.get_by_text("Answers are recorded nowhere.")).to_be_visible()
             assert await overflow(page) == 0
             assert await accessibility_problems(page) == []
+
+
+async def test_a_slow_request_is_marked_in_the_list_and_on_its_page(open_page: OpenPage, rig: Rig) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 404"]
+    for id in ("quick", "late"):
+        assert await asyncio.to_thread(send, rig, headers={"x-request-id": id}, stream=True) == 200
+
+    async def delayed(route: Route) -> None:
+        answer = await route.fetch()
+        listed = await answer.json()
+        for request in listed["requests"]:
+            if request["id"] == "late":
+                request |= {"first_byte_s": 12.0, "duration_s": 13.0}
+        await route.fulfill(response=answer, json=listed)
+
+    await page.route("**/api/requests?*", delayed)
+    await page.goto("/ui#/requests")
+    rows = page.get_by_role("region", name="Requests").locator("tbody tr")
+    await expect(rows).to_have_count(2)
+    await expect(rows.get_by_text("!slow", exact=True)).to_have_count(1)
+    await rows.filter(has_text="!slow").get_by_role("link", name="request late").click()
+    fact = page.get_by_role("article", name="Timeline of late").locator("dl > div").filter(has_text="Slow")
+    await expect(fact).to_have_text("Slowno first byte within 10 s")
 
 
 async def test_a_running_request_is_shown_while_it_runs_and_then_as_it_ended(open_page: OpenPage, rig: Rig) -> None:
@@ -257,6 +318,31 @@ async def test_a_failed_request_says_what_its_client_was_told(
     await expect(card).to_contain_text("none: no endpoint has this name")
     await expect(card).to_contain_text("The model 'none' does not exist")
     assert await accessibility_problems(page) == []
+
+
+async def test_a_long_message_leaves_a_callers_name_its_line_and_a_wide_window_is_used(
+    open_page: OpenPage, managed: Managed
+) -> None:
+    keys = managed.guard()
+    page, watch = await open_page(managed.url, width=1280)
+    watch.expected = ["status of 401"]
+    body = {**CHAT, "model": "a model that nobody has, with a name that is as long as its text is, " * 3}
+    await page.request.post("/v1/chat/completions", data=body, headers={"api-key": keys["chat and embed"]})
+    await page.goto("/ui#/requests")
+    await page.get_by_label("API key").fill(keys["boss"])
+    await page.keyboard.press("Enter")
+    caller = page.get_by_role("region", name="Requests").get_by_text("chat and embed")
+    await expect(caller).to_be_visible()
+    lines = """(it) => {
+        const range = document.createRange();
+        range.selectNodeContents(it);
+        return range.getClientRects().length;
+    }"""
+    assert await caller.evaluate(lines) == 1
+    await page.set_viewport_size({"width": 1920, "height": 1000})
+    width = await page.get_by_role("region", name="Requests").evaluate("(it) => it.clientWidth")
+    assert width > 1800
+    assert await overflow(page) <= 0
 
 
 async def test_requests_without_valid_credentials_are_counted_by_minute_and_reason(

@@ -82,6 +82,18 @@ function lastAnswer(at) {
 }
 
 /**
+ * A page of the documentation: a link where the operator has named a copy of it, and else what it is called.
+ *
+ * @param {string | null} base
+ * @param {string} path
+ * @param {string} label
+ */
+export function documented(base, path, label) {
+  if (base === null) return `See “${label}” in the documentation.`;
+  return h("a", { href: `${base.replace(/\/$/, "")}/${path}`, rel: "noreferrer", target: "_blank" }, label);
+}
+
+/**
  * A large number and what it counts.
  *
  * @param {string | null} value

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.config.experiments import DEFAULT_GUARDRAILS
 from tests.support.clients.page_modules import call, call_all
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -112,6 +113,26 @@ def test_numbers_stay_with_their_units() -> None:
         f"2{SPACE}h 15{SPACE}min",
         "4 stops",
     ]
+
+
+@pytest.mark.parametrize(
+    ("stream", "first_byte_s", "duration_s", "words"),
+    [
+        (True, 0.2, 60.0, None),
+        (True, 10.5, 11.0, f"no first byte within 10{SPACE}s"),
+        (True, None, 10.5, f"no first byte within 10{SPACE}s"),
+        (True, None, 9.5, None),
+        (False, None, 19.5, None),
+        (False, 0.2, 20.5, f"no whole answer within 20{SPACE}s"),
+    ],
+)
+def test_a_request_is_slow_as_the_default_guardrail_says(
+    stream: bool, first_byte_s: float | None, duration_s: float, words: str | None
+) -> None:
+    defaults = next(rail for rail in DEFAULT_GUARDRAILS if rail.event == "slow")
+    assert (defaults.ttft_above_s, defaults.answer_above_s) == (10, 20)
+    request = {"stream": stream, "first_byte_s": first_byte_s, "duration_s": duration_s}
+    assert call("slowness", request) == words
 
 
 @pytest.mark.parametrize(

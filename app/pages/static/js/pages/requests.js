@@ -3,14 +3,14 @@
 import { h, morph } from "../dom.js";
 import { Filters, remember, same } from "../filters.js";
 import { count, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
-import { cell, mark, staleness, table } from "../parts.js";
+import { cell, documented, mark, staleness, staleNotice, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
-import { errorWords, result, timeline, whyNowhere } from "../requests/timeline.js";
+import { errorWords, result, slowness, timeline, whyNowhere } from "../requests/timeline.js";
 import { bars, withAxes } from "../sparkline.js";
 
 export const title = "Requests";
 
-const LOOKS = 6; // attempts to find a request that has just been made
+const LOOKS = 6; // for what is recorded of a request that has just ended
 const BETWEEN_LOOKS_MS = 1000;
 const SHOWN = 50;
 const GROUPS = 8; // kinds of failures that are shown before all are
@@ -44,8 +44,7 @@ export async function mount(root, context) {
   });
   const content = h("div", {});
   let end = () => {};
-  /** @param {number} [looks] */
-  const look = (looks) => {
+  const look = () => {
     const wanted = id.value.trim();
     if (!wanted) {
       id.focus();
@@ -54,7 +53,7 @@ export async function mount(root, context) {
     end();
     remember("requests", { id: wanted });
     content.replaceChildren();
-    end = one(content, wanted, context, looks);
+    end = one(content, wanted, context);
   };
   root.append(
     h("h1", {}, title),
@@ -66,7 +65,7 @@ export async function mount(root, context) {
     ),
     content,
   );
-  if (id.value) look(LOOKS);
+  if (id.value) look();
   else end = list(content, context);
   return () => end();
 }
@@ -349,11 +348,19 @@ function row(request) {
       deployment && deployment !== endpoint ? h("div", { class: "hint small" }, deployment) : null,
     ]),
     cell("Caller", or(caller || null)),
-    cell("Duration", [or(seconds(request.duration_s)), request.running ? " so far" : null], { number: true }),
+    cell("Duration", [or(seconds(request.duration_s)), request.running ? " so far" : null, slow(request)], {
+      number: true,
+    }),
     cell("First byte", or(seconds(request.first_byte_s)), { number: true }),
     cell("Prompt tokens", or(whole(request.prompt_tokens)), { number: true }),
     cell("Answer tokens", or(whole(request.completion_tokens ?? request.sent_tokens)), { number: true }),
   );
+}
+
+/** @param {ListedRequest} request */
+function slow(request) {
+  const why = slowness(request);
+  return why && h("div", { title: why }, mark("warn", "slow"));
 }
 
 /** @param {string} error */
@@ -362,100 +369,105 @@ function nowhere(error) {
 }
 
 /**
- * Shows one request by its id: where its time went, and what was recorded; live while it runs. `looks`: the most
- * attempts, since what was recorded is known a second or two after its end.
+ * Shows one request by its id: where its time went, and what was recorded; live while it runs. It looks again for some
+ * seconds, since what was recorded is known a second or two after its end.
  *
  * @param {HTMLElement} root
  * @param {string} id
  * @param {Context} context
- * @param {number} [looks]
  * @returns {() => void}
  */
-function one(root, id, context, looks = 1) {
-  const { api, announce } = context;
-  const ended = new AbortController();
-  const { signal } = ended;
+function one(root, id, context) {
+  const { api, announce, poll } = context;
   const found = h("div", { class: "found" }, h("p", { class: "hint" }, "Looking …"));
   root.append(h("p", { class: "crumbs" }, h("a", { href: "#/requests" }, "All requests")), found);
+  let left = LOOKS;
+  let before = "";
+  /** @type {number | null} */
+  let readAt = null;
+  /** @type {HTMLElement | null} */
+  let away = null;
+  /** @type {Map<string, HTMLElement>} Those that are shown: they keep what the visitor has opened. */
+  let texts = new Map();
 
-  /** @returns {Promise<RequestList>} */
-  const listed = () => api.get(`/api/requests?id=${encodeURIComponent(id)}`, { signal });
-  /** @returns {Promise<{exposures: Exposure[], problem: ApiError | null}>} */
-  const exposed = () =>
+  /**
+   * @param {AbortSignal} signal
+   * @returns {Promise<{exposures: Exposure[], problem: ApiError | null}>}
+   */
+  const exposed = (signal) =>
     api.get(`/api/requests/${encodeURIComponent(id)}`, { signal }).then(
       ({ exposures }) => ({ exposures, problem: null }),
-      (problem) => ({ exposures: [], problem }),
+      (problem) => {
+        if (problem.status === 0) throw problem;
+        return { exposures: [], problem };
+      },
     );
 
-  /** @param {ListedRequest} request */
-  function recordedText({ id, at, text: kept }) {
-    const shown = h("div", { class: "recorded-text" });
-    const button = h("button", { type: "button" }, "Show the recorded text");
-    button.addEventListener("click", async () => {
-      button.disabled = true;
-      try {
-        const { body } = await api.get(`/api/texts/${encodeURIComponent(id)}`, { signal });
-        const text = h("pre", { tabindex: "0", "aria-label": "Recorded text" }, JSON.stringify(body, null, 2));
-        shown.replaceChildren(text);
-        announce("The recorded text is shown");
-      } catch (error) {
-        shown.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
-        button.disabled = false;
-      }
-    });
-    return h(
-      "section",
-      { class: "answer", key: `text-${id}-${at}`, "aria-label": `Recorded text of ${id}` },
-      button,
-      h("p", { class: "hint" }, withCode(`${TEXTS[kept]} Reading it is recorded in the audit log.`)),
-      shown,
+  /** @param {AbortSignal} signal */
+  async function look(signal) {
+    if (left === 0) return;
+    /** @type {[Me, RequestList, {exposures: Exposure[], problem: ApiError | null}]} */
+    const [me, listed, { exposures, problem }] = await Promise.all([
+      api.get("/api/me", { signal }),
+      api.get(`/api/requests?id=${encodeURIComponent(id)}`, { signal }),
+      exposed(signal),
+    ]);
+    readAt = Date.now() / 1000;
+    const { requests } = listed;
+    const isRunning = requests.some((request) => request.running);
+    if (!isRunning) left = problem?.status === 404 ? left - 1 : 0;
+    const now = JSON.stringify([requests, exposures, problem?.message, left === 0]);
+    if (now === before) return;
+    before = now;
+    texts = new Map(
+      requests
+        .filter(({ endpoint, running }) => endpoint && !running)
+        .map((request) => {
+          const key = JSON.stringify([request.id, request.at]);
+          return [key, texts.get(key) ?? textOf(request, listed.texts, me, context)];
+        }),
     );
+    const cards = [
+      ...requests.map((request) => timeline(request, listed.trace_url)),
+      ...texts.values(),
+      ...exposures.map((exposure) => recorded(exposure, id, me, requests.length > 0, context)),
+    ];
+    found.replaceChildren(...(cards.length ? cards : missing(problem, left)));
+    if (left > 0) return;
+    if (cards.length) announce(cards.length === 1 ? "The request is shown" : `${cards.length} parts are shown`);
+    if (cards.length && problem !== null) found.append(notRecorded(problem));
   }
 
-  const soon = () => new Promise((resolve) => setTimeout(resolve, BETWEEN_LOOKS_MS));
-
-  async function look() {
-    const me = await api.get("/api/me", { signal });
-    for (let left = looks - 1; ;) {
-      const [{ requests, trace_url, texts }, { exposures, problem }] = await Promise.all([listed(), exposed()]);
-      if (signal.aborted) return;
-      const cards = [
-        ...requests.map((request) => timeline(request, trace_url)),
-        ...requests
-          .filter(({ endpoint, running, text }) => text && texts.includes(endpoint) && !running)
-          .map(recordedText),
-        ...exposures.map((exposure) => recorded(exposure, id, me, requests.length > 0, context)),
-      ];
-      if (cards.length) found.replaceChildren(...cards);
-      if (requests.some((request) => request.running)) {
-        await soon(); // what is recorded of it comes after its end
-        continue;
-      }
-      if (problem !== null && left > 0 && problem.status === 404) {
-        left -= 1;
-        await soon();
-        continue;
-      }
-      if (!cards.length) throw problem ?? new Error("This request is not known");
-      announce(cards.length === 1 ? "The request is shown" : `${cards.length} parts of the request are shown`);
-      if (problem !== null) found.append(notRecorded(problem));
-      return;
-    }
+  /** @param {Error} error */
+  function failed(error) {
+    const problem = /** @type {ApiError} */ (error);
+    if (problem.status !== 0) left = 0;
+    away?.remove();
+    const said = problem.status === 0 ? staleNotice(problem, readAt) : h("p", { class: "problem" }, problem.message);
+    away = h("div", { role: "alert" }, said);
+    if (readAt === null) found.replaceChildren(away);
+    else found.prepend(away);
+    before = "";
   }
 
-  look().catch((error) => {
-    if (signal.aborted) return;
-    found.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
-    if (error.status === 404)
-      found.append(
-        h(
-          "p",
-          { class: "hint" },
-          "A request appears within seconds of its arrival, and what is recorded of it after its end.",
-        ),
-      );
-  });
-  return () => ended.abort();
+  return poll(look, { every: BETWEEN_LOOKS_MS, failed });
+}
+
+/**
+ * What is said of a request of which nothing is known: at once, also while it may still come.
+ *
+ * @param {ApiError | null} problem
+ * @param {number} left How often it is looked for again.
+ */
+function missing(problem, left) {
+  const why =
+    problem?.status === 404
+      ? "A request appears within seconds of its arrival, and what is recorded of it after its end."
+      : null;
+  return [
+    h("p", { class: "problem", role: "alert" }, withCode(problem?.message ?? "This request is not known")),
+    h("p", { class: "hint" }, why, left > 0 ? " This page looks again for some seconds." : null),
+  ];
 }
 
 /**
@@ -467,6 +479,51 @@ const TEXTS = {
   redacted: "What the client asked, with [redacted] for what matches the patterns of `redact`.",
   whole: "What the client asked, whole: its endpoint has no patterns of `redact`.",
 };
+const ANSWERS = "Answers are recorded nowhere.";
+
+/**
+ * What is recorded of what a request asked, for those who may read it, and else why there is nothing to read.
+ *
+ * @param {ListedRequest} request
+ * @param {readonly string[]} readable The endpoints whose texts the visitor may read.
+ * @param {Me} me
+ * @param {Context} context
+ */
+function textOf({ id, endpoint, text: kept }, readable, me, context) {
+  const props = { class: "answer", "aria-label": `Recorded text of ${id}` };
+  if (kept && readable.includes(endpoint)) return h("section", props, ...readText(id, kept, context));
+  const why = kept
+    ? "Its text is recorded. Managers read it here, as long as the endpoint has `record: {text: full}`."
+    : me.manages && !readable.includes(endpoint)
+      ? `Texts are not recorded: ${endpoint} has no \`record: {text: full}\`.`
+      : "Its text is not recorded.";
+  const more = documented(me.server.docs_url, "split/replay/#record-and-replay", "Record and replay");
+  return h("section", props, h("p", { class: "hint" }, withCode(`${why} ${ANSWERS} `), more));
+}
+
+/**
+ * @param {string} id
+ * @param {string} kept
+ * @param {Context} context
+ */
+function readText(id, kept, { api, announce }) {
+  const shown = h("div", { class: "recorded-text" });
+  const button = h("button", { type: "button" }, "Show the recorded text");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      const { body } = await api.get(`/api/texts/${encodeURIComponent(id)}`);
+      const text = h("pre", { tabindex: "0", "aria-label": "Recorded text" }, JSON.stringify(body, null, 2));
+      shown.replaceChildren(text);
+      announce("The recorded text is shown");
+    } catch (error) {
+      shown.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
+      button.disabled = false;
+    }
+  });
+  const what = withCode(`${TEXTS[kept]} ${ANSWERS} Reading it is recorded in the audit log.`);
+  return [button, h("p", { class: "hint" }, what), shown];
+}
 
 /** @param {ApiError} problem */
 function notRecorded(problem) {
@@ -476,8 +533,6 @@ function notRecorded(problem) {
     { class: "hint" },
     "Nothing more is recorded. What experiments know is kept for endpoints with a running experiment, a mirror or ",
     h("code", {}, "ledger: always"),
-    "; texts for those with ",
-    h("code", {}, "record: {text: full}"),
     ".",
   );
 }

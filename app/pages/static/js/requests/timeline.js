@@ -82,6 +82,19 @@ function told({ message, code, param, is_engines, engine_message }) {
   ];
 }
 
+const FIRST_BYTE_S = 10;
+const WHOLE_S = 20;
+
+/**
+ * Why a request is slow, by the limits that the guardrail `slow` has where none are declared; null if it is not.
+ *
+ * @param {{stream: boolean, first_byte_s: number | null, duration_s: number}} request
+ */
+export function slowness({ stream, first_byte_s, duration_s }) {
+  if (!stream) return duration_s > WHOLE_S ? `no whole answer within ${WHOLE_S}\u00a0s` : null;
+  return (first_byte_s ?? duration_s) > FIRST_BYTE_S ? `no first byte within ${FIRST_BYTE_S}\u00a0s` : null;
+}
+
 const PAUSE = 4; // the colour of a pause, after those of the four parts
 
 /** @typedef {{name: string, from: number, to: number, index: number}} Phase */
@@ -141,13 +154,14 @@ function parted(parts, [at, length]) {
  * @param {string | null} traceUrl
  */
 export function timeline(request, traceUrl) {
-  const steps = phases(request);
+  const [steps, slow] = [phases(request), slowness(request)];
   const trace = request.trace && traceUrl !== null ? traceUrl.replaceAll("{trace_id}", request.trace) : null;
   const pairs = [
     ...told(request),
     ...(request.endpoint || request.running ? [] : [["Endpoint", `none: ${whyNowhere(request.error)}`]]),
     ["Arrived", moment(request.at)],
     ...(request.running ? [] : [["Ended", moment(request.at + request.duration_s)]]),
+    ...(slow ? [["Slow", slow]] : []),
     ["Deployment", request.deployment || "none: the router answered"],
     ["Why", request.deployment ? (REASONS[request.reason] ?? (request.reason || "–")) : "–"],
     ["Caller", request.caller || "unknown"],
