@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Page, Request, expect
 
+from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
 from tests.router.console.test_appearance import EXPERIMENT
 from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
@@ -253,6 +254,62 @@ async def test_the_frame_says_which_server_this_is_and_who_you_are(managed: Mana
     await expect(where).to_have_attribute("href", "https://docs.example/switchyard/")
     await page.get_by_role("button", name="Sign out").click()
     await expect(banner.get_by_text("boss")).to_be_hidden()
+
+
+async def test_the_documentation_is_the_apis_own_where_no_other_is_named(rig: Rig, open_page: OpenPage) -> None:
+    page, _ = await open_page(rig.url)
+    await page.goto("/ui#/keys")
+    await expect(page.get_by_text("You are not signed in.")).to_be_visible()
+    await page.get_by_role("contentinfo").get_by_role("link", name="API documentation").click()
+    await expect(page.get_by_role("heading", name="anthropic").first).to_be_visible()
+    assert urlsplit(page.url).path == "/docs"
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+async def test_the_apis_page_names_the_environment_also_without_a_key(
+    managed: Managed, open_page: OpenPage, anonymous: bool
+) -> None:
+    keys = managed.guard()
+    managed.deliver(console={"environment": "staging eu"})
+    managed.deliver(access={**managed.config["access"], "allow_anonymous": anonymous})
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    environment = page.get_by_role("banner").get_by_text("staging eu")
+    await page.goto("/docs")
+    await expect(page.get_by_role("heading", name="anthropic").first).to_be_visible()
+    await expect(environment).to_be_visible(visible=anonymous)
+    if not anonymous:
+        await page.goto("/ui")
+        await page.get_by_label("API key").fill(keys["boss"])
+        await page.keyboard.press("Enter")
+        await expect(environment).to_be_visible()
+        await page.goto("/docs")  # the key is not kept
+        await expect(environment).to_be_visible()
+        await expect(page.locator("#who")).to_be_hidden()
+
+
+@pytest.mark.parametrize("width", [390, 360])
+async def test_a_phones_header_has_two_rows_and_the_whole_role(
+    managed: Managed, open_page: OpenPage, width: int
+) -> None:
+    keys = managed.guard()
+    managed.deliver(console={"environment": "production eu-central-1"})
+    managed.deliver(access={**managed.config["access"], "operators": {"chat": ["chat team"]}, "viewers": ["chat team"]})
+    page, watch = await open_page(managed.url, width=width)
+    watch.expected.append("401")
+    await page.goto("/ui")
+    await type_key(page, keys["chat team"])
+    banner = page.get_by_role("banner")
+    await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    assert await overflow(page) <= 0
+    rows: int = await banner.evaluate("""(bar) => new Set([...bar.querySelectorAll("a:not([hidden]), button")]
+        .map((it) => it.getBoundingClientRect()).map((it) => Math.round((it.top + it.bottom) / 20))).size""")
+    assert rows == 2
+    role = banner.locator(".role")
+    await expect(role).to_have_text("· operator, viewer")
+    ends = "(it) => [it, it.parentElement].map((one) => one.getBoundingClientRect().right)"
+    own, outer = await role.evaluate(ends)
+    assert own <= outer <= width
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

@@ -1,7 +1,7 @@
 // The API's page: Swagger UI, in the console's theme, with examples for this server's endpoints.
 
 import { Api } from "/ui/static/js/api.js";
-import { describe, framed } from "/ui/static/js/frame.js";
+import { describe, framed, nameEnvironment } from "/ui/static/js/frame.js";
 import { isKeyRequired, waysToSignIn } from "/ui/static/js/sign_in.js";
 import { CHANGED, isDark } from "/ui/static/js/theme.js";
 
@@ -23,7 +23,7 @@ const api = new Api(
  * @returns {Promise<Me | null>}
  */
 async function visitor() {
-  const isKnown = api.hasKey || !(await waysToSignIn()).credentials;
+  const isKnown = api.hasKey || (await waysToSignIn()).required === false;
   return isKnown ? api.get("/api/me").catch(() => null) : null;
 }
 
@@ -51,7 +51,9 @@ function labelled() {
 // Swagger UI has no event for what it draws, which may be long after a click: at an answer.
 new MutationObserver(labelled).observe(document.body, { childList: true, subtree: true });
 
-describe(await visitor());
+const me = await visitor();
+if (me === null) nameEnvironment();
+else describe(me);
 SwaggerUIBundle({
   url: "/openapi.json",
   plugins: [plainPaths],

@@ -29,7 +29,9 @@ export function themed(button) {
     document.documentElement.style.colorScheme = chosen() || "light dark";
     const icon = document.createElement("span");
     icon.className = "half";
-    button.replaceChildren(icon, name);
+    const label = document.createElement("span");
+    label.textContent = name;
+    button.replaceChildren(icon, label);
     button.setAttribute("aria-label", `Theme: ${name}`);
     document.dispatchEvent(new Event(CHANGED));
   }
