@@ -558,3 +558,5 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     await expect(chat.get_by_role("img", name="Failed requests since")).to_have_attribute(
         "aria-label", re.compile(": 0$")
     )
+    values = chat.get_by_role("figure").filter(has_text="Failed").locator(".values span")
+    await expect(values).to_have_text(["", "0"])  # an axis without a height

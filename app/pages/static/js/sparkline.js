@@ -80,7 +80,7 @@ export function withAxes(picture, times, most = null) {
       : h(
           "div",
           { class: "values small", "aria-hidden": "true" },
-          [most, "0"].map((text) => h("span", {}, text)),
+          [most === "0" ? "" : most, "0"].map((text) => h("span", {}, text)),
         ),
     picture,
     h(
