@@ -239,5 +239,7 @@ async def test_a_manager_creates_changes_and_revokes_a_key(
         await dialog.get_by_label("Why?").fill("left the company")
         await dialog.get_by_label("to confirm").fill(caller)
         await dialog.get_by_role("button", name="Revoke").click()
-        await expect(row).to_have_count(0)
+        await expect(row).to_contain_text("revoked")
+        await expect(row).to_contain_text("by boss")
+        await expect(row.get_by_role("button")).to_have_count(0)
         assert await status() == 401

@@ -8,9 +8,10 @@ import { askForKey, showSecret } from "./form.js";
 
 /**
  * @param {Keys} document
+ * @param {AuditRecord[]} revoked
  * @param {KeyActions} actions
  */
-export function keyTable(document, actions) {
+export function keyTable(document, revoked, actions) {
   const { keys, why_not } = document;
   return [
     h(
@@ -34,11 +35,11 @@ export function keyTable(document, actions) {
       "A day is one in UTC, and today's number is some seconds old. ",
       keys.some((key) => key.uses === null) ? "At present the controller of experiments does not say." : "",
     ),
-    keys.length
+    keys.length || revoked.length
       ? table(
           "API keys",
           ["Name", "Endpoints", "Limits", "Ends", "Last used", `Requests in ${document.days} days`, "Actions"],
-          keys.map((key) => row(key, document, actions)),
+          [...keys.map((key) => row(key, document, actions)), ...revoked.map(revokedRow)],
           { class: "stacked keys" },
         )
       : h("p", { class: "empty", key: "keys-none" }, "No keys."),
@@ -107,6 +108,26 @@ function row(key, document, actions) {
           )
         : h("span", { class: "hint" }, source === "file" ? "in the file" : "–"),
     ),
+  );
+}
+
+/**
+ * A key that is no more, as the audit log has its revocation.
+ *
+ * @param {AuditRecord} record
+ */
+function revokedRow({ id, at, caller, before }) {
+  const { id: key, name, endpoints } = /** @type {{id: string, name: string, endpoints: string[] | null}} */ (before);
+  return h(
+    "tr",
+    { key: `revoked ${id}` },
+    cell("", [name, h("div", { class: "hint small mono" }, key)], { header: true }),
+    cell("Endpoints", endpoints ? endpoints.join(", ") : "all"),
+    cell("Limits", or(null)),
+    cell("Ends", [mark("bad", `revoked ${moment(at)}`), h("div", { class: "hint small" }, `by ${caller}`)]),
+    cell("Last used", or(null)),
+    cell("Requests", or(null)),
+    cell("Actions", or(null)),
   );
 }
 

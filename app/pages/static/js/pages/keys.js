@@ -20,6 +20,8 @@ export async function mount(root, { api, poll, announce }) {
   const who = h("section", { class: "who" });
   const others = h("section", { class: "callers", hidden: true });
   const stale = staleness();
+  /** @type {AuditRecord[] | null} The revocations, of which the audit log tells; null: to be read. */
+  let revoked = null;
   root.append(h("h1", {}, title), stale.element, who, others);
 
   /** @param {AbortSignal} signal */
@@ -27,11 +29,33 @@ export async function mount(root, { api, poll, announce }) {
     const me = await api.get("/api/me", { signal });
     morph(who, ...about(me));
     if (me.views) {
+      /** @type {[Keys, Callers]} */
       const [held, used] = await Promise.all([api.get("/api/keys", { signal }), api.get("/api/callers", { signal })]);
-      morph(others, ...keyTable(held, { api, announce, changed: () => refresh(signal) }), ...everybody(used));
+      revoked ??= await revocations(held, signal);
+      const changed = () => {
+        revoked = null;
+        return refresh(signal);
+      };
+      morph(others, ...keyTable(held, revoked ?? [], { api, announce, changed }), ...everybody(used));
     }
     others.hidden = !me.views;
     stale.read();
+  }
+
+  /**
+   * @param {Keys} held
+   * @param {AbortSignal} signal
+   * @returns {Promise<AuditRecord[] | null>} null: they cannot be read, as the page Audit says.
+   */
+  async function revocations({ at, days, keys, why_not }, signal) {
+    if (why_not !== null && !keys.some(({ source }) => source === "issued")) return []; // none were ever issued
+    const since = String(Math.floor(at - days * 86_400));
+    const wanted = new URLSearchParams({ action: "revoke_key", outcome: "accepted", since, limit: "50" });
+    try {
+      return (await api.get(`/api/audit?${wanted}`, { signal })).records;
+    } catch {
+      return null;
+    }
   }
 
   return poll(refresh, { failed: stale.failed });
