@@ -797,7 +797,7 @@ def test_a_metric_that_no_answer_has_says_why(metric: str, streamed: bool, reaso
     analysis = analysis_of(world, config(primary=[{"metric": metric, "minimal_effect": 0.1}]))
     times = {"ttft_s": 0.1 + 0.001 * user} if streamed else {"ttft_s": np.full(40, np.nan)}
     columns = {**times, "stream": np.full(40, streamed), "duration_s": 1 + 0.001 * user}
-    world.answered(START + 3600.0 + user, user, user % 2 == 1, **columns).tell(analysis)
+    world.answered(np.linspace(START + 3600.0, START + 3640.0, 40), user, user % 2 == 1, **columns).tell(analysis)
     analysis.tick(NOW)
     (compared,) = analysis.report(NOW).primary
     assert compared.verdict == "too_early"
