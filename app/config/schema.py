@@ -137,6 +137,11 @@ class Endpoint(_Model):
     )
     plan: PlanSettings = Field(default_factory=lambda: _NO_PLAN)  # pydantic copies a `default` for each endpoint
 
+    @property
+    def records_texts(self) -> bool:
+        """Whether what its clients ask is written down, so that what may quote it may be kept, too."""
+        return self.record is not None and self.record.text == "full"
+
 
 class Price(_Model):
     """The price of a million tokens, in any currency."""

@@ -378,7 +378,7 @@ class Exchange:
         """Whether prompts at the request's endpoint are recorded, so that what may quote them may be kept, too."""
         snapshot = getattr(self, "snapshot", None)
         endpoint = snapshot.config.endpoints.get(self.record.endpoint) if snapshot is not None else None
-        return endpoint is not None and endpoint.record is not None and endpoint.record.text == "full"
+        return endpoint is not None and endpoint.records_texts
 
     def without_credentials(self, text: str) -> str:
         """The text without the client's own credentials, and whatever looks like one."""

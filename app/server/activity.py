@@ -85,9 +85,9 @@ class ActivityApi:
         view = ALL if found is not None else ALONE
         content = found if found is not None else self._own.requests(wanted, time.time())
         texts = self._with_texts(context.caller)
-        for told in (*content["requests"], *content["groups"]):
-            if told["endpoint"] not in texts:
-                told |= {"message": "" if told["is_engines"] else told["message"], "engine_message": ""}
+        for item in (*content["requests"], *content["groups"]):
+            if item["endpoint"] not in texts:
+                item |= {"message": "" if item["is_engines"] else item["message"], "engine_message": ""}
         if roles.role(context.caller) == "caller":
             del content["unauthorized"]
         is_known = (
@@ -102,7 +102,7 @@ class ActivityApi:
         if not self._services.access.roles.may_manage(caller):
             return []
         endpoints = self._services.views().of(caller).endpoints
-        return [name for name, one in endpoints.items() if one.record is not None and one.record.text == "full"]
+        return [name for name, one in endpoints.items() if one.records_texts]
 
     async def _text(self, request: HTTPRequest, context: OperationContext) -> Reply:
         services, id = self._services, request.path_params["id"]
