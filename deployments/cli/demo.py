@@ -82,8 +82,6 @@ MAX_IN_FLIGHT = 32
 
 _TIMEOUT_S = 120.0
 
-_CUT_SHORT = "The stream was cut short: "
-
 PROGRESS_S = 10.0
 """How often a run says how far it is."""
 
@@ -279,17 +277,16 @@ class TrafficSender:
 
     async def _read(self, answer: "aiohttp.ClientResponse", seen: AnswerTally, started: float) -> str:
         """Reads the stream. Returns why it is not whole: "" if it is."""
-        problem = "The stream ended before it was complete"
-        first_token_s: float | None = None
+        error, is_done, is_first = "", False, True
         async for line in answer.content:
-            if line.startswith(b"data: [DONE]") and not problem.startswith(_CUT_SHORT):
-                problem = ""
+            if line.startswith(b"data: [DONE]"):
+                is_done = True
             elif line.startswith(b'data: {"error":'):
-                problem = f"{_CUT_SHORT}{_message_in(line.removeprefix(b'data: '))}"
-            elif line.startswith(b"data: {") and first_token_s is None:
-                first_token_s = time.perf_counter() - started
-                seen.first_token_s.append(first_token_s)
-        return problem
+                error = f"The stream was cut short: {_message_in(line.removeprefix(b'data: '))}"
+            elif line.startswith(b"data: {") and is_first:
+                seen.first_token_s.append(time.perf_counter() - started)
+                is_first = False
+        return error or ("" if is_done else "The stream ended before it was complete")
 
     async def _score(self, session: "aiohttp.ClientSession", request_id: str) -> None:
         score = {"request_id": request_id, "metric": self._feedback, "value": self._random.random() < 0.8}
