@@ -300,10 +300,10 @@ class ContinuedStream:
             labels = exchange.assignment.endpoint, self._target.name
             exchange.state.telemetry.routing.continued(*labels, _reason(lost), outcome, pause_s)
             about = {"request_id": exchange.record.request_id, "endpoint": labels[0], "deployment": labels[1]}
-            told = event(
+            moved = event(
                 "stream_moved", **about, reason=_reason(lost), outcome=outcome, pause_ms=round(pause_s * 1000, 1)
             )
-            _log.warning("A stream has lost its engine", extra=told)
+            _log.warning("A stream has lost its engine", extra=moved)
         self._idle.resume()
         return True
 

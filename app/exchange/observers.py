@@ -208,7 +208,7 @@ class MirrorObserver(Observer):
         target = snapshot.targets[original.mirror.deployment]
         request = EngineRequest(original.path, original.body)
         original.body = dict(exchange.state.salts.salted(request, target, exchange.place.scope).body)
-        served = ServedRequest(
+        ended = ServedRequest(
             deployment=exchange.served,
             complete=writer.finished and writer.failure is None and record.status == 200 and not record.error,
             bound=exchange.call.translation.needs_model,
@@ -218,7 +218,7 @@ class MirrorObserver(Observer):
             usage=record.usage,
             place=exchange.place.headers(target),
         )
-        exchange.state.mirrors.ended(original, served)
+        exchange.state.mirrors.ended(original, ended)
 
 
 _CHOSEN = ("header", "model", "override")

@@ -84,13 +84,13 @@ class DeploymentHealth:
     def check_open(self, snapshot: Snapshot) -> None:
         """Starts the trials that are due of deployments that may get traffic: without a request, one would be called
         failing for as long."""
-        asked = {
+        candidates = {
             name
             for endpoint, section in snapshot.config.endpoints.items()
             for name in (*(name for name, weight in section.traffic.items() if weight), *(section.fallback or ()))
             if name not in snapshot.stops.get(endpoint, ())
         }
-        for name in asked.intersection(self.open()):
+        for name in candidates.intersection(self.open()):
             self._check_if_due(name, snapshot)
 
     def succeeded(self, name: str) -> None:

@@ -241,9 +241,9 @@ class KeysApi(RoutedApi):
         body = await read_json(request, context, config)
         if not config.access.issue_keys:
             raise Conflict("Keys are in the keys file here: set `access.issue_keys: true` to issue them over the API")
-        asked = given(model, body)
-        context.change.reason = asked.reason
-        return asked
+        wanted = given(model, body)
+        context.change.reason = wanted.reason
+        return wanted
 
     async def _present(self, request: HTTPRequest, context: OperationContext) -> tuple[IssuedKey, str]:
         """The key in the path, and the revision that `If-Match` expects. Raises PreconditionRequired, NotFound,

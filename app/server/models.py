@@ -103,10 +103,10 @@ class ModelsApi(RoutedApi):
                     return
 
         applications = _deployments(seen).keys()
-        asked = [replica for replica in fleet.replicas if replica.application in applications and replica.can_answer]
+        queried = [replica for replica in fleet.replicas if replica.application in applications and replica.can_answer]
         try:
             async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
-                for replica in asked:
+                for replica in queried:
                     group.create_task(ask(replica))
         except TimeoutError:
             pass

@@ -273,13 +273,13 @@ _ORDER: Mapping[str, int] = {"bad": 0, "warn": 1}
 def _service(name: str, endpoint: Endpoint, config: Config, present: Present) -> list[EndpointFact]:
     """Deployments that cannot serve, and whether any can."""
     serving = [arm for arm, weight in endpoint.traffic.items() if weight > 0]
-    asked = [arm for arm in dict.fromkeys([*serving, *(endpoint.fallback or ())]) if arm in config.deployments]
-    faults = {arm: _fault(name, arm, config, present) for arm in asked}
+    candidates = [arm for arm in dict.fromkeys([*serving, *(endpoint.fallback or ())]) if arm in config.deployments]
+    faults = {arm: _fault(name, arm, config, present) for arm in candidates}
     out = {arm: fault for arm, fault in faults.items() if fault is not None}
-    if asked and len(out) == len(asked):
+    if candidates and len(out) == len(candidates):
         same = set(out.values())
         if all(fault.startswith(_NO_REPLICA) for fault in same):
-            states = _states(asked, config, present.replicas)
+            states = _states(candidates, config, present.replicas)
             return [EndpointFact("bad", f"{name} is down: {_NO_REPLICA}{states}.")]
         if same == {_BREAKER}:  # requests are tried all the same
             fail = f"{' and '.join(out)} {'fails' if len(out) == 1 else 'fail'}"
@@ -289,7 +289,7 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
     for arm, fault in out.items():
         effect = "gets no new requests" if fault == _BREAKER else "is out of service"
         found.append(EndpointFact("bad", f"{arm} {effect}: {fault}."))
-    if asked and all(_is_asleep(arm, config, present.replicas) for arm in asked):
+    if candidates and all(_is_asleep(arm, config, present.replicas) for arm in candidates):
         found.append(EndpointFact("wait", f"{name} is scaled to zero: its next request starts a replica."))
     return found
 

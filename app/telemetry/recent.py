@@ -193,9 +193,9 @@ def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:
 
 def called(telemetry: Telemetry) -> frozenset[str]:
     """The deployments that this router has sent a request since it started, or a copy of one."""
-    asked = {labels[1] for metric, labels, _ in telemetry.children() if metric is telemetry.in_flight}
+    called_directly = {labels[1] for metric, labels, _ in telemetry.children() if metric is telemetry.in_flight}
     copies = [sample.labels for metric in telemetry.mirrored_requests.collect() for sample in metric.samples]
-    return frozenset(asked | {of["deployment"] for of in copies if not of["outcome"].startswith("skipped")})
+    return frozenset(called_directly | {of["deployment"] for of in copies if not of["outcome"].startswith("skipped")})
 
 
 def in_flight(telemetry: Telemetry) -> Mapping[Arm, int]:

@@ -272,16 +272,16 @@ class ContinuationMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        asked, output = headers.get(CONTINUATION_HEADER), None
-        if asked is not None and asked != CONTINUATION_NEW:
+        continuation, output = headers.get(CONTINUATION_HEADER), None
+        if continuation is not None and continuation != CONTINUATION_NEW:
             try:
                 if not self._continues:
                     raise ValueError("This engine does not continue streams")
-                output, receive = await split(asked, receive)
+                output, receive = await split(continuation, receive)
             except ValueError as error:
                 await _refusal(scope["path"], str(error))(scope, receive, send)
                 return
-        is_asked = asked is not None and self._continues
+        is_asked = continuation is not None and self._continues
         seed = headers.get("x-request-id") or uuid.uuid4().hex
         stream = GenerationStream(send, is_asked=is_asked, output=output, seed=seed)
         token = _stream.set(stream)

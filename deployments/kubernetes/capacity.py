@@ -242,11 +242,11 @@ def _nameless(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]]) 
         labels = ((group.get("template") or {}).get("metadata") or {}).get("labels") or {}
         limiting = [spec for spec in policies if _selects(spec.get("podSelector") or {}, labels)]
         rules = [rule for spec in limiting for rule in spec.get("egress") or []]
-        asked = [
+        dns_rules = [
             rule for rule in rules if not rule.get("ports") or any(port.get("port") == 53 for port in rule["ports"])
         ]
         anywhere = ({"namespaceSelector", "ipBlock"},)
-        kinds = {kind for rule in asked for peer in rule.get("to") or anywhere for kind in peer}
+        kinds = {kind for rule in dns_rules for peer in rule.get("to") or anywhere for kind in peer}
         name = f"group {group.get('groupName')}"
         if limiting and "namespaceSelector" not in kinds:
             yield f"{name}: its NetworkPolicy lets it ask no name server in a pod, and it waits for the head for ever"

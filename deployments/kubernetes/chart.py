@@ -132,8 +132,8 @@ def read(directory: Path) -> dict[str, Any]:
     values: Any = read_yaml(directory / VALUES) or {}
     if not isinstance(values, dict):
         raise ConfigError([f"{directory / VALUES}: expected keys and values"])
-    served = directory / SERVED
-    return {**values, "serveConfig": served.read_text()} if served.is_file() else values
+    config = directory / SERVED
+    return {**values, "serveConfig": config.read_text()} if config.is_file() else values
 
 
 def files(values: Mapping[str, Any], *, name: str, namespace: str) -> dict[str, str]:

@@ -65,9 +65,9 @@ def _entries(config: Config) -> Iterator[tuple[str, Sequence[Task], dict[str, An
             behind.add(deployment)
             # Below an endpoint a deployment has the endpoint's tasks only.
             yield f"{name}:{deployment}", endpoint.tasks, {**description(config, deployment), "tasks": endpoint.tasks}
-    for name, served in config.deployments.items():
+    for name, variant in config.deployments.items():
         if name not in behind:
-            yield name, served.tasks, description(config, name)
+            yield name, variant.tasks, description(config, name)
 
 
 def _card(name: str, tasks: Sequence[Task], additions: dict[str, Any]) -> dict[str, Any]:

@@ -58,8 +58,8 @@ def whole_response(response: dict[str, Any], *, tool_choice: Any, single_tool_ca
     output = with_single_call(response["output"]) if single_tool_call else response["output"]
     if response["status"] == "incomplete":
         output = [*output[:-1], *({**item, "status": "incomplete"} for item in output[-1:])]
-    told = {"error": None, "store": False, "text": _text(response), "tool_choice": tool_choice, "output": output}
-    return {**response, **told}
+    changed = {"error": None, "store": False, "text": _text(response), "tool_choice": tool_choice, "output": output}
+    return {**response, **changed}
 
 
 def _text(fields: Mapping[str, Any]) -> dict[str, Any]:

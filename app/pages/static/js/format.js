@@ -89,7 +89,7 @@ export function unbroken(text) {
  *
  * @param {Intl.DateTimeFormat} today
  */
-const since = (today) =>
+const momentBy = (today) =>
   optional((at) => {
     const when = new Date(at * 1000);
     const now = new Date();
@@ -97,10 +97,10 @@ const since = (today) =>
     return (when.getFullYear() === now.getFullYear() ? MOMENT : FAR).format(when);
   });
 
-export const moment = since(CLOCK);
+export const moment = momentBy(CLOCK);
 
 /** The same for what is known to the minute. */
-export const minute = since(HOUR);
+export const minute = momentBy(HOUR);
 
 /** @param {Maybe<number>} at */
 export function time(at) {
