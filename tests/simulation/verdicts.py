@@ -179,7 +179,9 @@ def adjusted(executor: Executor, row: HistoryRow, count: int) -> Adjusted:
     """Of `count` runs, each analysed with and without the users' history."""
     ends = spaced(row.world.requests, _LOOKS)
     parts = spread(executor, partial(_history_part, row, ends), count)
-    each = [Estimates(*map(np.concatenate, zip(*kind, strict=True))) for kind in zip(*parts, strict=True)]
+    each = [
+        Estimates(*(np.concatenate(column) for column in zip(*kind, strict=True))) for kind in zip(*parts, strict=True)
+    ]
     truth, at = math.log(row.world.effect), np.array(ends, np.float64)
     decided = [found(kind, row.minimal_effect) for kind in each]
     requests = [float(np.median(_first(decisions, at))) for decisions in decided]

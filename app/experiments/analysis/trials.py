@@ -157,7 +157,8 @@ class UnitTrials:
         of_control = exposures.take(arm == 0)
         fails = np.append(self._control.fails, self._control.add(of_control))
         treated = arm == self._treatment
-        its = Exposures._make(map(np.concatenate, zip(self._waiting, exposures.take(treated), strict=True)))
+        columns = zip(self._waiting, exposures.take(treated), strict=True)
+        its = Exposures._make(np.concatenate(pair) for pair in columns)
         since = np.append(np.zeros(len(self._waiting.unit), np.int64), np.cumsum(arm == 0)[treated])  # control's before
         first, end = (np.searchsorted(since, since, side) for side in ("left", "right"))
         number = np.arange(len(since)) - first + np.where(since == 0, self._followed, 0)
