@@ -130,6 +130,16 @@ class Exposures(NamedTuple):
         """These exposures only."""
         return Exposures._make(column[rows] for column in self)
 
+    def then(self, later: "Exposures") -> "Exposures":
+        """These exposures, and then those."""
+        return Exposures(
+            np.concatenate((self.unit, later.unit)),
+            np.concatenate((self.at, later.at)),
+            np.concatenate((self.hit, later.hit)),
+            np.concatenate((self.turn, later.turn)),
+            np.concatenate((self.came, later.came)),
+        )
+
 
 _NONE = Exposures(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.uint16), np.zeros(0))
 
@@ -157,8 +167,7 @@ class UnitTrials:
         of_control = exposures.take(arm == 0)
         fails = np.append(self._control.fails, self._control.add(of_control))
         treated = arm == self._treatment
-        columns = zip(self._waiting, exposures.take(treated), strict=True)
-        its = Exposures._make(np.concatenate(pair) for pair in columns)
+        its = self._waiting.then(exposures.take(treated))
         since = np.append(np.zeros(len(self._waiting.unit), np.int64), np.cumsum(arm == 0)[treated])  # control's before
         first, end = (np.searchsorted(since, since, side) for side in ("left", "right"))
         number = np.arange(len(since)) - first + np.where(since == 0, self._followed, 0)
