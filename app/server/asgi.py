@@ -8,6 +8,7 @@ for a page that is not this server's.
 """
 
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -274,7 +275,8 @@ class BrowserPolicy:
             return
         if origin is not None:
             page = origin.decode("latin-1")
-            if page not in self.origins and page.partition("://")[2] != host.decode("latin-1").lower():
+            is_own = bool(host) and page.partition("://")[2] == host.decode("latin-1").lower()
+            if page not in self.origins and not is_own:
                 raise Forbidden(
                     f"Origin: pages of '{_printable(origin)}' may not call this server: list it under `cors.origins` "
                     "in the configuration",
@@ -296,8 +298,22 @@ def _check_host(scope: Scope) -> None:
     fields = dict(headers)
     if len(fields) < len(headers) and sum(name == b"host" for name, _ in headers) > 1:
         raise BadRequest("Host: must not be repeated", param="Host")
-    if scope["http_version"] == "1.1" and not fields.get(b"host"):
-        raise BadRequest("Host: missing", param="Host")
+    host = fields.get(b"host", b"")
+    if not host:
+        if scope["http_version"] == "1.1":
+            raise BadRequest("Host: missing", param="Host")
+    elif not _is_host(host):
+        raise BadRequest(f"Host: '{_printable(host)}' is no name or address with a port", param="Host")
+
+
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[^\x00-\x20\x7f:/?#@\\\[\]]+)(?::(\d{0,5}))?")
+
+
+@lru_cache(maxsize=256)
+def _is_host(host: bytes) -> bool:
+    """Whether it is a host and perhaps a port, which may be empty (RFC 3986, 3.2.3)."""
+    match = _HOST.fullmatch(host)
+    return match is not None and int(match[1] or 0) < 65536
 
 
 def _opens_a_page(method: str, fields: dict[bytes, bytes]) -> bool:

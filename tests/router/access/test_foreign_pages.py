@@ -27,6 +27,7 @@ EVIL = "https://evil.example"
 KINDS: list[dict[str, str]] = [{"origin": EVIL}, {"sec-fetch-site": "cross-site"}, {"host": "evil.example"}]
 FOREIGN: list[dict[str, str]] = [
     {"origin": "null"},
+    {"origin": ""},
     {"origin": "http://127.0.0.1:1"},
     {"origin": "http://[", "sec-fetch-site": "cross-site"},
     {"origin": EVIL, "sec-fetch-site": "cross-site"},

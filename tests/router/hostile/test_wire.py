@@ -98,6 +98,27 @@ def test_an_ambiguous_request_smuggles_no_other(hostile: HostileRig, raw: bytes)
     assert b"set-cookie" not in received
 
 
+NO_HOSTS = [
+    b"localhost:evil",
+    b"localhost:99999",
+    b"localhost:+1",
+    b"localhost:80:80",
+    b"[::1",
+    b"[::1]x",
+    b"a b",
+    b"@evil",
+]
+HOSTS = [b"localhost", b"LOCALHOST.:", b"localhost:65535", b"127.0.0.1:1", b"[::1]", b"[::1]:8000"]
+
+
+@pytest.mark.parametrize(("host", "is_one"), [(host, True) for host in HOSTS] + [(host, False) for host in NO_HOSTS])
+def test_a_host_is_a_name_or_an_address_and_a_port(hostile: HostileRig, host: bytes, is_one: bool) -> None:
+    raw = b"GET /health HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n" % host
+    received = answers(hostile, raw, waits_s=HANGS_S)
+    assert received.startswith(b"HTTP/1.1 200" if is_one else b"HTTP/1.1 400"), received
+    assert is_one or b"Host" in received
+
+
 @pytest.mark.parametrize(
     "hosts",
     [b"", b"host:\r\n", b"host: localhost\r\nhost: evil.example\r\n", b"host: evil.example\r\nhost: localhost\r\n"],
