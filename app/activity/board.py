@@ -284,8 +284,8 @@ class Board:
     def _groups(self, requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
         """The failed requests by what they have in common: our failures before refusals, and before clients that left,
         and the most frequent first. `is_whole`: the list has all of the kind, so that `count` is no lower bound.
-        `last_at`: when the last one failed, which is `id`. A group has a message, and an
-        engine's, only if it is that of all of them; `messages` says how many are known."""
+        `last_at`: when the last one failed, which is `id`. `message` is the newest one that is known, of `messages`
+        different ones, and `engine_message` the newest of the engines' own."""
         groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
         messages: dict[tuple[str, str, int, str], set[str]] = {}
         listed = Counter(request.kind for request in self._requests if request.failed)
@@ -302,19 +302,18 @@ class Board:
                     "is_whole": self._has_all(request.kind, listed[request.kind]),
                     "last_at": request.ended_at,
                     "id": request.id,
-                    "message": request.message,
-                    "is_engines": request.is_engines,
-                    "engine_message": request.engine_message,
+                    "message": "",
+                    "is_engines": False,
+                    "engine_message": "",
                 },
             )
             group["count"] += 1
-            if request.engine_message != group["engine_message"]:
-                group["engine_message"] = ""
+            if request.message and not group["message"]:
+                group["message"], group["is_engines"] = request.message, request.is_engines
+            group["engine_message"] = group["engine_message"] or request.engine_message
             messages.setdefault(request.kind, set()).add(request.message)
         for kind, group in groups.items():
             group["messages"] = len(messages[kind] - {""})
-            if len(messages[kind]) > 1:
-                group["message"] = ""
         return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["count"]))
 
     def _refusals(self, now: float) -> dict[str, Any]:

@@ -185,6 +185,8 @@ interface ApiKey {
 interface Keys {
   at: number;
   days: number;
+  /** Whether managers may create keys here. */
+  issue_keys: boolean;
   why_not: string | null;
   endpoints: string[];
   keys: ApiKey[];
@@ -577,7 +579,8 @@ interface AuditRecord {
 interface AuditPage {
   records: AuditRecord[];
   before: string | null;
-  names: { caller: string[]; endpoint: string[]; action: string[] };
+  /** By which all records can be found; an older controller says none. */
+  names?: { caller: string[]; endpoint: string[]; action: string[] };
 }
 
 // --- GET /api/requests/{id} ---

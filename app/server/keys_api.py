@@ -140,6 +140,7 @@ class KeysApi(RoutedApi):
                 {
                     "at": time.time(),
                     "days": DAYS,
+                    "issue_keys": config.access.issue_keys,
                     "why_not": self._why_not(config, context.caller),
                     "endpoints": list(services.views().of(context.caller).endpoints),
                     "groups": list(config.access.groups),

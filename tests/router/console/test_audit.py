@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
@@ -99,6 +99,16 @@ async def test_the_filters_offer_also_what_no_shown_record_has(managed: Managed,
     assert await page.get_by_label("Endpoint").locator("option").all_inner_texts() == ["all", "chat", "embed"]
     await page.get_by_label("Who").select_option("embed team")
     await expect(rows).to_have_count(1)
+
+    async def as_of_an_older_controller(route: Route) -> None:
+        document = {name: of for name, of in (await (await route.fetch()).json()).items() if name != "names"}
+        await route.fulfill(json=document)
+
+    await page.route("**/api/audit?*", as_of_an_older_controller)
+    await page.get_by_role("button", name="Clear").click()
+    await expect(rows).to_have_count(50)
+    assert await page.get_by_label("Who").locator("option").all_inner_texts() == ["all", "boss"]
+    await page.unroute_all(behavior="wait")
 
 
 async def test_a_wrong_filter_of_the_address_is_said_and_the_others_hold(managed: Managed, open_page: OpenPage) -> None:

@@ -243,3 +243,8 @@ async def test_a_manager_creates_changes_and_revokes_a_key(
         await expect(row).to_contain_text("by boss")
         await expect(row.get_by_role("button")).to_have_count(0)
         assert await status() == 401
+    managed.deliver(access={**managed.config["access"], "managers": [], "viewers": ["boss"]})
+    await page.goto("/ui#/glossary")
+    await page.goto("/ui#/keys")
+    await expect(page.get_by_text("You are a viewer")).to_be_visible()
+    await expect(row).to_contain_text("revoked")  # there is no issued key any more

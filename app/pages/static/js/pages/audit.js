@@ -77,7 +77,7 @@ export async function mount(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {AuditPage} shown */
-  function page({ records, before, names }) {
+  function page({ records, before, names = namesIn(records) }) {
     return [
       h(
         "p",
@@ -117,6 +117,18 @@ export async function mount(root, { api, poll, announce, parameters }) {
 
   draw();
   return poll(refresh, { every: 10_000, failed });
+}
+
+/**
+ * What an older controller of experiments does not say: of the records that are shown, what to filter by.
+ *
+ * @param {AuditRecord[]} records
+ * @returns {NonNullable<AuditPage["names"]>}
+ */
+function namesIn(records) {
+  /** @param {"caller" | "endpoint" | "action"} field */
+  const all = (field) => [...new Set(records.map((record) => record[field]))].filter(Boolean).sort();
+  return { caller: all("caller"), endpoint: all("endpoint"), action: all("action") };
 }
 
 /** @param {AuditRecord} record */

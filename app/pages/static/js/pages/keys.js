@@ -47,8 +47,8 @@ export async function mount(root, { api, poll, announce }) {
    * @param {AbortSignal} signal
    * @returns {Promise<AuditRecord[] | null>} null: they cannot be read, as the page Audit says.
    */
-  async function revocations({ at, days, keys, why_not }, signal) {
-    if (why_not !== null && !keys.some(({ source }) => source === "issued")) return []; // none were ever issued
+  async function revocations({ at, days, keys, issue_keys }, signal) {
+    if (!issue_keys && !keys.some(({ source }) => source === "issued")) return []; // none were ever issued
     const since = String(Math.floor(at - days * 86_400));
     const wanted = new URLSearchParams({ action: "revoke_key", outcome: "accepted", since, limit: "50" });
     try {

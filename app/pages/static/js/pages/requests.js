@@ -170,7 +170,9 @@ function list(root, { api, poll, announce, parameters }) {
             ),
             message ? h("div", { class: "hint small told" }, message) : null,
             engine_message ? h("div", { class: "hint small told" }, `The engine: ${engine_message}`) : null,
-            messages > 1 ? h("div", { class: "hint small" }, `${whole(messages)} different messages`) : null,
+            messages > 1
+              ? h("div", { class: "hint small" }, `${whole(messages)} different messages: this is the newest`)
+              : null,
           );
         }),
       ),
