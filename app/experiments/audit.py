@@ -9,8 +9,9 @@ bounded by age and by size, so that refused calls cannot fill a disk.
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import TypeVar
 
 import msgspec
@@ -45,6 +46,9 @@ class Named(msgspec.Struct, frozen=True):
 
 
 _Line = TypeVar("_Line", AuditRecord, Named)
+_Days = Mapping[str, Sequence[File]]
+_Records = Mapping[str, Mapping[str, AuditRecord]]
+"""The records of each day, by their id."""
 
 
 class AuditTrail:
@@ -88,37 +92,29 @@ class AuditTrail:
         if "outcome" in query:
             choice(query, "outcome", OUTCOMES)
         limit = _limit(query)
-        records: list[AuditRecord] = []
-        for record in self._matching(query):
-            if len(records) == limit:
-                break
-            records.append(record)
+        days, today = self._days(), _date(self._clock())
+        latest = {day: self._records(files) for day, files in days.items() if day >= today}
+        records = list(islice(self._matching(query, days, latest), limit))
         if form == "jsonl":
             return Answer(200, b"".join(msgspec.json.encode(record) + b"\n" for record in records), _LINES)
         more = records[-1].id if len(records) == limit else None
-        names = {} if "before" in query else {"names": self._names()}
+        names = {} if "before" in query else {"names": self._names(days, latest)}
         return Answer(200, msgspec.json.encode({"records": records, "before": more, **names}))
 
-    def _names(self) -> dict[str, list[str]]:
-        """The callers, endpoints and actions of all records; those of old ones come with later answers."""
-        days, today = self._days(), _date(self._clock())
+    def _names(self, days: _Days, latest: _Records) -> dict[str, list[str]]:
+        """The callers, endpoints and actions of all records; those of old ones come with later answers. `latest`: the
+        records of the days that may get more."""
         left = FILES_AT_ONCE
-        for day in sorted(days, reverse=True):
-            if day >= today or day in self._named:
-                continue
+        for day in sorted(days.keys() - latest.keys() - self._named.keys(), reverse=True):
             if (left := left - len(days[day])) < 0:
                 break
-            self._named[day] = self._named_in(days[day])
+            self._named[day] = frozenset(named for file in days[day] for named in self._read(file, Named))
         for day in self._named.keys() - days.keys():
             del self._named[day]
-        now = [self._named_in(files) for day, files in days.items() if day >= today]
-        every = frozenset[Named]().union(*self._named.values(), *now)
+        every = [*chain(*self._named.values()), *chain(*(records.values() for records in latest.values()))]
         return {name: sorted({getattr(named, name) for named in every} - {""}) for name in Named.__struct_fields__}
 
-    def _named_in(self, files: Sequence[File]) -> frozenset[Named]:
-        return frozenset(named for file in files for named in self._read(file, Named))
-
-    def _days(self) -> dict[str, list[File]]:
+    def _days(self) -> _Days:
         """The files of each day."""
         days: dict[str, list[File]] = {}
         for file in self._store.list(FOLDER):
@@ -126,17 +122,19 @@ class AuditTrail:
                 days.setdefault(match[1], []).append(file)
         return days
 
-    def _matching(self, query: Mapping[str, str]) -> Iterator[AuditRecord]:
+    def _records(self, files: Iterable[File]) -> dict[str, AuditRecord]:
+        """The records of files by their id: a repeated delivery is one."""
+        return {record.id: record for file in files for record in self._read(file, AuditRecord)}
+
+    def _matching(self, query: Mapping[str, str], days: _Days, latest: _Records) -> Iterator[AuditRecord]:
+        """The records that match, the latest first. `latest`: those of days that have been read already."""
         since, until = _time(query, "since"), _time(query, "until")
-        days = self._days()
         # A record's day is that of its writing: at midnight, the day after its own.
         earliest = _date(since) if since is not None else ""
         for day in sorted(days, reverse=True):
             if day < earliest:
                 return
-            records = {
-                record.id: record for file in days[day] for record in self._read(file, AuditRecord)
-            }  # a repeated delivery is one
+            records = latest[day] if day in latest else self._records(days[day])
             for id in sorted(records, reverse=True):
                 record = records[id]
                 if (

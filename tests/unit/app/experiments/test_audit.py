@@ -1,6 +1,9 @@
 """The audit log on disk: append-only, bounded by age and size, each record once."""
 
 import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +15,29 @@ DAY = 86400.0
 START = 1_795_000_000.0
 
 
+class CountingStore(LocalStore):
+    """Counts how often each file is read."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.opened = Counter[str]()
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[Any]:
+        self.opened[path] += 1
+        with super().open(path) as file:
+            yield file
+
+
 class Disk:
     def __init__(self, directory: Path, *, file_bytes: int = 1000, max_files: int = 1000, days: int = 10) -> None:
-        self.now, self.directory = START, directory
+        self.now, self.directory, self.store = START, directory, CountingStore(directory)
         self._days, self._bounds = days, {"file_bytes": file_bytes, "max_files": max_files}
         self.trail = self.another()
 
     def another(self) -> AuditTrail:
         """A controller's, as of now."""
-        return AuditTrail(lambda: LocalStore(self.directory), lambda: self._days, lambda: self.now, **self._bounds)
+        return AuditTrail(lambda: self.store, lambda: self._days, lambda: self.now, **self._bounds)
 
     def record(self, action: str = "put_traffic", **fields: Any) -> AuditRecord:
         self.now += 1
@@ -103,7 +120,9 @@ def test_a_first_page_names_all_by_which_records_can_be_found(tmp_path: Path) ->
     every = {"caller": ["ann", "boss"], "endpoint": ["chat", "embed"], "action": ["create_key", "put_traffic"]}
     assert names() == names(caller="nobody") == every
     disk.trail.keep([disk.record(caller="carl")])
+    disk.store.opened.clear()
     assert names()["caller"] == ["ann", "boss", "carl"]
+    assert list(disk.store.opened.values()) == [1], "today's file is read once for both"
     assert "names" not in json.loads(disk.trail.answer({"before": latest.id}).body)
     disk.now += 9.5 * DAY
     disk.trail.keep([disk.record(caller="carl")])
