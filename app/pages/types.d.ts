@@ -135,6 +135,8 @@ interface Me {
   operates: string[];
   views: boolean;
   limits_counted: string;
+  /** How many colours there are for deployments, numbered from 1. */
+  colours: number;
   server: { version: string | null; environment: string | null; docs_url: string | null };
   endpoints: MyEndpoint[];
 }

@@ -19,7 +19,7 @@ from app.config.schema import Config
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.limits.limiter import Allowance
-from app.server.colours import deployment_colours
+from app.server.colours import COLOURS, deployment_colours
 from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, openai_words
 from app.telemetry.caller_use import Use
 from app.version import own_version
@@ -48,6 +48,7 @@ def me_document(
         "operates": roles.operated(caller, visible.endpoints),
         "views": roles.may_view(caller),
         "limits_counted": "by all routers together" if limits_are_shared else "by this router alone",
+        "colours": COLOURS,
         "server": {"version": own_version(), **visible.console.model_dump(include={"environment", "docs_url"})},
         "endpoints": [
             {

@@ -77,28 +77,39 @@ def test_every_client_of_the_environment_has_a_snippet() -> None:
 INVOKE = """
 import sys
 from types import SimpleNamespace as Record
-from unittest.mock import MagicMock
 
-from azure.ai.ml._scope_dependent_operations import OperationConfig, OperationScope
+from azure.ai.ml._scope_dependent_operations import OperationConfig, OperationScope, OperationsContainer
 from azure.ai.ml._utils._http_utils import HttpPipeline
 from azure.ai.ml.operations import OnlineEndpointOperations
 
 url, request, deployment = sys.argv[1:]
-azure = MagicMock()
-azure.online_endpoints.get.return_value = Record(properties=Record(scoring_uri=url, auth_mode="Key"))
-azure.online_endpoints.list_keys.return_value = Record(primary_key="k", secondary_key="k")
-azure.online_deployments.list.return_value = [deployment]
+
+
+class Azure:  # what the client asks Azure's portal
+    def __init__(self):
+        self.online_endpoints = self.online_deployments = self
+
+    def get(self, **names):
+        return Record(properties=Record(scoring_uri=url, auth_mode="Key"))
+
+    def list_keys(self, **names):
+        return Record(primary_key="k", secondary_key="k")
+
+    def list(self, **names):
+        return [deployment]
+
+
 operations = OnlineEndpointOperations(
     OperationScope("s", "g", "w"),
     OperationConfig(show_progress=False, enable_telemetry=False),
-    azure,
-    MagicMock(),
-    MagicMock(),
+    Azure(),
+    OperationsContainer(),
+    None,  # local endpoints, which the test has none of
     requests_pipeline=HttpPipeline(),
 )
 print(operations.invoke("chat", request_file=request, deployment_name=deployment))
 """
-"""Invokes the endpoint of which Azure, played by a mock, says that it is at `url`."""
+"""Invokes the endpoint of which Azure, played by `Azure`, says that it is at `url`."""
 
 
 @pytest.mark.parametrize("path", ["/score", "/endpoints/chat/score"])

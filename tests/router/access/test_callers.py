@@ -65,6 +65,7 @@ def test_a_caller_sees_its_endpoints_and_what_is_left_of_its_limits(callers: Cal
         "manages": False,
         "operates": [],
         "views": False,
+        "colours": 6,
         "limits_counted": "by this router alone",
         "endpoints": [],
     }

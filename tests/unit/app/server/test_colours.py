@@ -1,5 +1,6 @@
 """The colours of deployments in the console."""
 
+import re
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from app.config.schema import Config, parse
 from app.server.colours import COLOURS, deployment_colours
+from tests.support.processes.project import ROOT
 
 
 def configured(deployments: int, endpoints: Mapping[str, list[int]]) -> Config:
@@ -21,6 +23,11 @@ def configured(deployments: int, endpoints: Mapping[str, list[int]]) -> Config:
         },
     }
     return parse(sections)
+
+
+def test_the_style_sheet_has_every_colour() -> None:
+    style = (ROOT / "app" / "pages" / "static" / "css" / "frame.css").read_text()
+    assert sorted(map(int, re.findall(r"--arm-(\d+):", style))) == [*range(1, COLOURS + 1)]
 
 
 def test_a_deployment_has_one_colour_and_differs_from_those_beside_it() -> None:

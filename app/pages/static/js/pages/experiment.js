@@ -12,7 +12,6 @@ export const title = "Experiment";
 const EVENTS_SHOWN = 50;
 const REPORT_EVERY_S = 10; // evidence changes slowly, and a report is more work than the summary
 const WEEK_S = 7 * 86400;
-const COLOURS = 6;
 
 /**
  * @param {HTMLElement} root
@@ -211,7 +210,8 @@ export async function mount(root, context) {
     const colours = new Map(deploymentsOf(state.me, report).map(({ deployment, colour }) => [deployment, colour]));
     const arms = armsOf(report);
     // An arm that the endpoint no longer has is drawn as if it had been declared at its place.
-    return (/** @type {string} */ arm) => colours.get(arm) ?? (arms.indexOf(arm) % COLOURS) + 1;
+    const all = state.me?.colours ?? 1;
+    return (/** @type {string} */ arm) => colours.get(arm) ?? (arms.indexOf(arm) % all) + 1;
   }
 
   /**
