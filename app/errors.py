@@ -305,11 +305,16 @@ class ContextExceeded(Rejected):
 class UpstreamError(SwitchyardError):
     """The deployment failed, not the client: another deployment may succeed.
 
-    `is_fault`: the failure counts against the deployment's health; being busy does not.
+    `is_fault`: the failure counts against the deployment's health; being busy does not. `engine_message`: the engine's
+    own words, or "". They may quote the prompt, and are not for the caller.
     """
 
     status = 502
     kind = "upstream"
+
+    def __init__(self, message: str, *, retry_after: float | None = None, engine_message: str = "") -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.engine_message = shortened(engine_message, self.longest_message)
 
     @property
     def is_fault(self) -> bool:
@@ -336,14 +341,9 @@ class Unanswered(Unavailable):
 
 
 class Broken(UpstreamError):
-    """The response is a failure, or incomplete. `engine_message`: the engine's own words, or "". They may quote
-    the prompt, and are not for the caller."""
+    """The response is a failure, or incomplete."""
 
     kind = "broken"
-
-    def __init__(self, message: str, *, engine_message: str = "") -> None:
-        super().__init__(message)
-        self.engine_message = shortened(engine_message, self.longest_message)
 
 
 class Incomplete(Broken):

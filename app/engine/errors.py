@@ -44,6 +44,12 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     return Broken("The deployment failed while serving the request", engine_message=message or "")
 
 
+def engine_message(body: bytes) -> str:
+    """The message of the engine's error object, "" without one."""
+    message, _, _ = _fields(body)
+    return message or ""
+
+
 def error_in_first_chunk(first: bytes) -> SwitchyardError | None:
     """The engine's error if a stream begins with one: vLLM validates some fields only after it has sent status 200."""
     if not first.startswith(_FAILED):

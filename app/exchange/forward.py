@@ -258,7 +258,7 @@ class Attempt:
                 traceback=where(error.__cause__ or error),
             )
             _log.warning(error.message, extra=malformed)
-        if isinstance(error, Broken) and error.engine_message and exchange.records_texts:
+        if error.is_fault and error.engine_message and exchange.records_texts:
             engine_error = event(
                 "engine_error",
                 request_id=exchange.record.request_id,

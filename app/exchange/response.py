@@ -23,13 +23,13 @@ from app.dialects.bodies import dump, peek
 from app.engine.answers import EventCheck, Learned
 from app.errors import (
     CLIENT_GONE,
-    Broken,
     ContextExceeded,
     InternalError,
     MethodNotAllowed,
     Rejected,
     SwitchyardError,
     Unauthorized,
+    UpstreamError,
     shortened,
 )
 from app.limits.limiter import Reservation
@@ -75,7 +75,7 @@ def said(error: SwitchyardError, body: bytes = b"") -> Said:
     text = next(text for text in texts if isinstance(text, str))
     code = next((code for code in codes if isinstance(code, str)), "")
     is_engines = isinstance(error, Rejected) and not isinstance(error, ContextExceeded)
-    engine_message = error.engine_message if isinstance(error, Broken) else ""
+    engine_message = error.engine_message if isinstance(error, UpstreamError) else ""
     text, code = shortened(text, error.longest_message), shortened(code, 100)
     return Said(text, code, error.param or "", is_engines, engine_message)
 

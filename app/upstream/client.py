@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from app.aio import within
 from app.config.schema import Timeouts
 from app.engine.answers import EVENT_STREAM, QUESTIONS, Beginning, EventCheck, checked_answer
-from app.engine.errors import MALFORMED_RESPONSE, engine_error, error_in_first_chunk
+from app.engine.errors import MALFORMED_RESPONSE, engine_error, engine_message, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import (
     Broken,
@@ -97,7 +97,8 @@ async def failed(response: Response, target: Target) -> SwitchyardError:
         # Not the engine's own error: the ingress in front of it has no replica.
         return Unavailable(f"Deployment '{target.name}' is not available")
     if status in (429, 503):
-        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
+        said = engine_message(body)
+        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1, engine_message=said)
     return engine_error(body, status)
 
 

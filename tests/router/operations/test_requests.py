@@ -214,7 +214,7 @@ def test_an_engines_own_words_are_for_managers_where_texts_are_recorded(rig: Rig
         assert [by_id[id]["message"] for id in ("kept-nowhere", "kept")] == ["", message]
         assert [by_id[id]["param"] for id in by_id] == ["messages", "messages"]
         assert all(one["is_engines"] for one in by_id.values())
-        assert (group["message"], group["messages"]) == ("", 1), "the other one is not known"
+        assert (group["message"], group["messages"]) == (message, 1), "the other one is not known"
         assert ("secret" in str(document)) == bool(message)
 
 
@@ -239,22 +239,23 @@ def test_an_engines_message_of_its_own_failure_is_kept_and_logged_where_texts_ar
         ("kept-nowhere", "none", refuse(500, words)),
         ("whole", "full", refuse(500, words)),
         ("stream", "full", lambda body: stream([chunk("Hel"), chunk("lo"), broken])),
+        ("busy", "full", refuse(429, words)),
     ):
         rig.chat_endpoint(record={"text": text})
         rig.blue.answer = answer
         told = chat(rig.url, id, keys["ann"], stream=id == "stream").text
         assert "secret" not in told
         assert bool(logged()) == (text == "full")
-    wait_until(lambda: listed(rig.url, keys["boss"], status="errors")["matching"] == 3)
+    wait_until(lambda: listed(rig.url, keys["boss"], status="errors")["matching"] == 4)
     for name, reads in (("boss", True), ("viewer", False), ("ann", False)):
         document = listed(rig.url, keys[name])
         by_id = {one["id"]: one["engine_message"] for one in document["requests"]}
         assert by_id["kept-nowhere"] == ""
-        for id in ("whole", "stream"):
+        for id in ("whole", "stream", "busy"):
             assert by_id[id].startswith("assert 'a secret prompt' and …; x") == reads, by_id
         assert ("secret" in str(document)) == reads
         groups = {group["status"]: group["engine_message"] for group in document["groups"]}
-        assert (groups[200], groups[502]) == (by_id["stream"], ""), "of the 502 one is not known"
+        assert groups == {200: by_id["stream"], 502: by_id["whole"], 503: by_id["busy"]}
     assert {len(message) for message in logged()} < set(range(513))
     assert not any(keys["ann"] in message for message in logged())
 
