@@ -37,7 +37,7 @@ async def test_the_console_shows_the_real_split_replicas_and_times(application: 
             await page.get_by_role("navigation").get_by_role("link", name=name).click()
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
         await page.goto("/docs")
-        await expect(page.get_by_role("link", name="Switchyard", exact=True)).to_be_visible()
+        await expect(page.get_by_role("banner").get_by_role("link", name="Switchyard", exact=True)).to_be_visible()
 
 
 async def test_the_console_lists_the_real_requests_of_all_routers(application: Application, tmp_path: Path) -> None:
