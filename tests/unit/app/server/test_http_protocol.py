@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.server.http_protocol import StreamCycle
+from app.server.http_protocol import PlainCycle
 
 PLAIN = st.sampled_from([b"content-type", b"x-request-id", b"date", b"cache-control"])
 NAMES = PLAIN | st.sampled_from([b"Content-Type", b"x y", b"connection", b"content-length", b"transfer-encoding", b""])
 VALUES = st.sampled_from([b"", b"text", b"close", b"chunked", b"5", b"a\tb", b"\xe9"]) | st.binary(max_size=3)
 HEADERS = st.lists(st.tuples(PLAIN, VALUES), max_size=4) | st.lists(st.tuples(NAMES, VALUES), max_size=3)
+LENGTHS = st.lists(st.tuples(st.just(b"content-length"), st.sampled_from([b"0", b"1", b"2", b"3"])), min_size=1)
 BODIES = st.lists(st.tuples(st.binary(max_size=20), st.sampled_from([True, True, True, False])), max_size=5)
+SHORT_BODIES = st.lists(st.tuples(st.binary(max_size=3), st.booleans()), max_size=3)
 
 
 class Wire:
@@ -71,7 +73,7 @@ async def sent(kind: type[RequestResponseCycle], messages: list[Any], method: st
 METHODS, STATUSES = st.sampled_from(["POST", "POST", "POST", "HEAD"]), st.sampled_from([200, 200, 204, 304, 503])
 
 
-@given(METHODS, STATUSES, HEADERS, BODIES, st.booleans())
+@given(METHODS, STATUSES, HEADERS | LENGTHS, BODIES | SHORT_BODIES, st.booleans())
 def test_a_response_is_uvicorns_byte_by_byte(
     method: str, status: int, headers: list[tuple[bytes, bytes]], bodies: list[tuple[bytes, bool]], keep_alive: bool
 ) -> None:
@@ -79,7 +81,7 @@ def test_a_response_is_uvicorns_byte_by_byte(
     messages += [{"type": "http.response.body", "body": body, "more_body": more} for body, more in bodies]
 
     async def both() -> tuple[list[Any], list[Any]]:
-        ours = await sent(StreamCycle, messages, method, keep_alive=keep_alive)
+        ours = await sent(PlainCycle, messages, method, keep_alive=keep_alive)
         return ours, await sent(RequestResponseCycle, messages, method, keep_alive=keep_alive)
 
     ours, theirs = asyncio.run(both())
@@ -90,7 +92,7 @@ async def test_the_head_is_written_with_the_first_chunk_or_once_the_event_loop_i
     start: Any = {"type": "http.response.start", "status": 200, "headers": []}
     chunk: Any = {"type": "http.response.body", "body": b"a", "more_body": True}
     for follows_at_once in (True, False):
-        cycle = cycle_of(StreamCycle, wire := Wire(), "POST", keep_alive=True)
+        cycle = cycle_of(PlainCycle, wire := Wire(), "POST", keep_alive=True)
         await cycle.send(start)
         assert wire.written == []
         if not follows_at_once:
@@ -101,9 +103,17 @@ async def test_the_head_is_written_with_the_first_chunk_or_once_the_event_loop_i
         assert b"".join(part for part in wire.written if part).endswith(b"\r\n\r\n1\r\na\r\n")
 
 
+async def test_a_whole_answer_is_written_at_once() -> None:
+    cycle = cycle_of(PlainCycle, wire := Wire(), "POST", keep_alive=False)
+    await cycle.send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await cycle.send({"type": "http.response.body", "body": b"ab"})
+    head = b"HTTP/1.1 200 OK\r\nserver: switchyard\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
+    assert wire.written == [head + b"ab", None]
+
+
 async def test_a_chunk_waits_while_the_client_does_not_read_and_is_dropped_once_it_has_left() -> None:
     wire = Wire()
-    cycle = cycle_of(StreamCycle, wire, "POST", keep_alive=True)
+    cycle = cycle_of(PlainCycle, wire, "POST", keep_alive=True)
     await cycle.send({"type": "http.response.start", "status": 200, "headers": []})
     await asyncio.sleep(0)
     cycle.flow.pause_writing()
