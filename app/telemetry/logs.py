@@ -53,24 +53,31 @@ class JsonFormatter(logging.Formatter):
     """A log record as one line of JSON. Records without `event` are called ``log``."""
 
     def format(self, record: logging.LogRecord) -> str:
+        given = vars(record)
         line: dict[str, object] = {
             "ts": f"{_stamp(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "event": getattr(record, "event", "log"),
+            "event": given.get("event", "log"),
         }
-        if message := record.getMessage():
+        if record.msg and (message := record.getMessage()):
             line["message"] = message
-        line |= getattr(record, "fields", {})
+        line |= given.get("fields", {})
         if record.exc_info and record.exc_info[1] is not None:
             line["traceback"] = where(record.exc_info[1])
         return _encode(line)
 
 
 class _LineBuffered(logging.StreamHandler[TextIO]):
-    """For a stream that writes each line at its end, as stderr does: `StreamHandler` flushes it again."""
+    """For a stream that writes each line at its end, as stderr does, in one call: `StreamHandler` flushes it again, and
+    takes a lock for the two."""
 
-    def flush(self) -> None:
-        """Does nothing."""
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Writes the record; there are no filters."""
+        try:
+            self.stream.write(self.format(record) + "\n")
+        except Exception:  # noqa: BLE001  as in `StreamHandler`: a line that cannot be written fails no request
+            self.handleError(record)
+        return True
 
 
 def log_to_stderr() -> None:
@@ -173,7 +180,7 @@ def log_request(record: Record, elapsed_s: float) -> None:
     if record.error in SUMMED:
         return
     if _log.isEnabledFor(logging.INFO):
-        _log.callHandlers(_line(event("request", **_fields(record, elapsed_s))))  # it has no filters
+        _log.callHandlers(_line("request", _fields(record, elapsed_s)))  # it has no filters
 
 
 @cache
@@ -182,10 +189,10 @@ def _common() -> dict[str, object]:
     return vars(_log.makeRecord(_log.name, logging.INFO, __file__, 0, "", (), None))
 
 
-def _line(extra: dict[str, object]) -> logging.LogRecord:
-    """A log record as from `_log.makeRecord`, which looks up process, thread and file name for each line."""
+def _line(name: str, fields: dict[str, object]) -> logging.LogRecord:
+    """An event's log record as from `_log.makeRecord`, which looks up process, thread and file name for each line."""
     line, now = logging.LogRecord.__new__(logging.LogRecord), time.time()
-    vars(line).update(_common(), created=now, msecs=now % 1 * 1000, **extra)
+    line.__dict__ = {**_common(), "created": now, "msecs": now % 1 * 1000, "event": name, "fields": fields}
     return line
 
 
