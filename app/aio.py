@@ -1,8 +1,10 @@
 """Ends blocks of coroutines early: time limits, a client's disconnect, a request's deadline; runs work beside them."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from typing import Any, Self, TypeVar
 
 from app.errors import DeadlinePassed, TimedOut
@@ -58,33 +60,78 @@ class Callbacks:
 T = TypeVar("T")
 
 
+class _Alarm:
+    """Tells the limits of one event loop when their time has come, with one timer for all: to create one for each
+    request and to cancel it takes ten times as long as to keep a set of them. The timer is that of the earliest limit;
+    when that has long been over, the timer is set anew."""
+
+    __slots__ = ("_at", "_limits", "_timer", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._limits: set[TimeLimit] = set()
+        self._at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, limit: "TimeLimit") -> None:
+        """Calls the limit's `due` at its time, once, unless it is removed before."""
+        self._limits.add(limit)
+        if limit.when < self._at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._at = limit.when
+            self._timer = self.loop.call_at(limit.when, self._ring)
+
+    def remove(self, limit: "TimeLimit") -> None:
+        """Forgets the limit."""
+        self._limits.discard(limit)
+
+    def _ring(self) -> None:
+        now = max(self.loop.time(), self._at)  # event loops round
+        self._at, self._timer = math.inf, None
+        due = [limit for limit in self._limits if limit.when <= now]
+        self._limits.difference_update(due)
+        for limit in due:
+            limit.due()
+        if self._limits:
+            self.add(min(self._limits, key=lambda limit: limit.when))
+
+
+@lru_cache(maxsize=1)
+def _alarm_of(loop: asyncio.AbstractEventLoop) -> _Alarm:
+    """The alarm of an event loop: nearly always there is one. Where two take turns, each may have several."""
+    return _Alarm(loop)
+
+
 class TimeLimit:
     """Raises TimeoutError if the block still runs at `when`, in the event loop's time.
 
     What `asyncio.timeout_at` does, for limits that every request has: that one finds the running loop three times, each
-    with a system call (getpid) in Python 3.11, and can be rescheduled.
+    with a system call (getpid) in Python 3.11, can be rescheduled, and has a timer of its own.
     """
 
-    __slots__ = ("_before", "_handle", "_loop", "_passed", "_task", "_when")
+    __slots__ = ("_alarm", "_before", "_loop", "_passed", "_task", "when")
 
     def __init__(self, when: float, loop: asyncio.AbstractEventLoop) -> None:
-        self._when, self._loop = when, loop
+        self.when, self._loop = when, loop
         self._passed = False
 
     async def __aenter__(self) -> Self:
         task = asyncio.current_task(self._loop)
         assert task is not None, "a coroutine of a task"
         self._task, self._before = task, task.cancelling()
-        self._handle = self._loop.call_at(self._when, self._due)
+        self._alarm = _alarm_of(self._loop)
+        self._alarm.add(self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
-        self._handle.cancel()
+        self._alarm.remove(self)
         # A task that was cancelled from outside, too, stays cancelled.
         if self._passed and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
-    def _due(self) -> None:
+    def due(self) -> None:
+        """The time has come."""
         self.pass_now()
 
     def pass_now(self) -> None:
@@ -204,7 +251,7 @@ class until(TimeLimit):
 class IdleTimeout(TimeLimit):
     """Raises TimedOut if the block does not update `last` for `idle_s` seconds, DeadlinePassed at `deadline`.
 
-    Both are event-loop times. One timer per idle period checks `last`: a timer per chunk would cost more than relaying
+    Both are event-loop times. `last` is checked once per idle period: a timer per chunk would cost more than relaying
     the chunk.
     """
 
@@ -233,12 +280,12 @@ class IdleTimeout(TimeLimit):
     def resume(self) -> None:
         """Nothing is idle from now on."""
         self.touch()
-        self._handle.cancel()
-        self._due()
+        self._alarm.remove(self)
+        self.due()
 
-    def _due(self) -> None:
-        due = min(self.last + self._idle_s, self._deadline)
-        if self._loop.time() < due:
-            self._handle = self._loop.call_at(due, self._due)
+    def due(self) -> None:
+        self.when = min(self.last + self._idle_s, self._deadline)
+        if self._loop.time() < self.when:
+            self._alarm.add(self)
         else:
             self.pass_now()
