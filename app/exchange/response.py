@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat
 from typing import Any
 
 from msgspec.structs import replace
@@ -48,8 +47,14 @@ CLIENT_CLOSED_REQUEST = 499
 
 _log = logging.getLogger("switchyard")
 _SLICE = 256 * 1024
-_LATIN_1 = repeat("latin-1")
+_REQUEST_ID = REQUEST_ID_HEADER.encode()
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@lru_cache(maxsize=1024)
+def _raw(name: str, value: str) -> tuple[bytes, bytes]:
+    """A header as ASGI has it. Nearly all headers of a response are those of others, too."""
+    return name.encode("latin-1"), value.encode("latin-1")
 
 
 def error_headers(error: SwitchyardError) -> dict[str, str]:
@@ -187,16 +192,17 @@ class ResponseWriter:
         self.started = True
         self.record.status = status
         self.record.first_byte = time.perf_counter()
-        sent = {"content-type": media_type, **headers, REQUEST_ID_HEADER: self.record.request_id}
+        sent = {"content-type": media_type, **headers}
         if self.record.deployment:
             sent[DEPLOYMENT_HEADER] = self.record.deployment
             sent[REASON_HEADER] = self.record.reason
         if (plan := self.plans.get(self.record.endpoint)) is not None:
             sent[PLAN_HEADER] = plan
+        own = (_REQUEST_ID, self.record.request_id.encode("latin-1"))
+        raw = [*map(_raw, sent, sent.values()), own, NO_SNIFFING]
         if self.reservation is not None:
-            sent |= await self.reservation.headers()
-        names, values = map(str.encode, sent, _LATIN_1), map(str.encode, sent.values(), _LATIN_1)
-        raw = [*zip(names, values, strict=True), NO_SNIFFING]
+            left = await self.reservation.headers()
+            raw += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in left.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
 

@@ -93,11 +93,11 @@ class PlainCycle(RequestResponseCycle):
             return False
         headers = [*self.default_headers, *message["headers"]]
         names, values = zip(*headers, strict=True)
-        if self.access_log or not all(map(_is_plain, names)) or b"".join(values).translate(None, _IN_VALUES):
+        if self.access_log or not _are_plain(names) or b"".join(values).translate(None, _IN_VALUES):
             return False
         if is_chunked := _LENGTH not in names:
             framing = b"transfer-encoding: chunked\r\n"
-        elif names.count(_LENGTH) == 1 and (length := values[names.index(_LENGTH)]).isdigit():
+        elif (length := values[names.index(_LENGTH)]).isdigit():
             self.expected_content_length, framing = int(length), b""
         else:
             return False
@@ -116,9 +116,11 @@ _IN_VALUES = bytes(byte for byte in range(256) if not HEADER_VALUE_RE.search(byt
 
 
 @lru_cache(maxsize=256)
-def _is_plain(name: bytes) -> bool:
-    """Whether a header's name is valid, in lower case, and says nothing that changes how the response ends."""
-    return not HEADER_RE.search(name) and name == name.lower() and name not in _FRAMING
+def _are_plain(names: tuple[bytes, ...]) -> bool:
+    """Whether the names of a head are valid, in lower case, and say nothing that changes how the response ends, but
+    its length."""
+    is_any_wrong = any(HEADER_RE.search(name) or name != name.lower() or name in _FRAMING for name in names)
+    return not is_any_wrong and names.count(_LENGTH) < 2
 
 
 class _Sent:
