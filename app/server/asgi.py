@@ -245,12 +245,11 @@ class BrowserPolicy:
             frozenset(config.cors.origins if config.cors is not None else ()),
         )
 
-    def check(self, method: str, headers: RawHeaders) -> None:
+    def check(self, method: str, headers: RawHeaders, fields: Mapping[bytes, bytes]) -> None:
         """Raises Forbidden if a browser sends the request for another page, or under a name that is not this server's.
 
-        `headers` have lower-case names, as ASGI gives them.
+        `headers` have lower-case names, as ASGI gives them; `fields` are the same by name.
         """
-        fields = dict(headers)
         host = fields.get(b"host", b"")
         is_named = self.named == "none" or self._has(host)
         if is_named and (self.pages == "none" or _OF_PAGES.isdisjoint(fields)):  # nearly always
@@ -269,7 +268,7 @@ class BrowserPolicy:
         """Whether a `Host` is this server's own."""
         return _is_own(host) or _name(host) in self.hosts or (self.private and _is_private(host))
 
-    def _check_page(self, method: str, host: bytes, fields: dict[bytes, bytes]) -> None:
+    def _check_page(self, method: str, host: bytes, fields: Mapping[bytes, bytes]) -> None:
         site, origin = fields.get(b"sec-fetch-site"), fields.get(b"origin")
         if site in (b"same-origin", b"none") or "*" in self.origins:
             return
@@ -291,11 +290,10 @@ class BrowserPolicy:
             )
 
 
-def _check_host(scope: Scope) -> None:
+def _check_host(scope: Scope, fields: Mapping[bytes, bytes]) -> None:
     """Raises BadRequest unless the request says once for which host it is (RFC 9112, 3.2): a proxy may have read the
     other one."""
     headers = scope["headers"]
-    fields = dict(headers)
     if len(fields) < len(headers) and sum(name == b"host" for name, _ in headers) > 1:
         raise BadRequest("Host: must not be repeated", param="Host")
     host = fields.get(b"host", b"")
@@ -316,7 +314,7 @@ def _is_host(host: bytes) -> bool:
     return match is not None and int(match[1] or 0) < 65536
 
 
-def _opens_a_page(method: str, fields: dict[bytes, bytes]) -> bool:
+def _opens_a_page(method: str, fields: Mapping[bytes, bytes]) -> bool:
     """Whether the browser's window goes there, as by a link: the page before then reads and sends nothing."""
     is_document = fields.get(b"sec-fetch-mode") == b"navigate" and fields.get(b"sec-fetch-dest") == b"document"
     return is_document and method in ("GET", "HEAD")
@@ -377,9 +375,10 @@ class BrowserGuard:
             return self._app(scope, receive, send)
         if self._rules is None or self._rules[0] is not config:
             self._rules = config, BrowserPolicy.of(config)
+        fields = dict(scope["headers"])
         try:
-            _check_host(scope)
-            self._rules[1].check(scope["method"], scope["headers"])
+            _check_host(scope, fields)
+            self._rules[1].check(scope["method"], scope["headers"], fields)
         except ClientError as error:
             return self._refused(error, scope, receive, send)
         return self._app(scope, receive, send)

@@ -86,9 +86,9 @@ def documented(client: httpx.Client) -> list[tuple[str, str]]:
 
 def worded(config: Config, method: str, path: str, sent: Mapping[str, str]) -> list[bytes]:
     """The refusal, as each dialect that has the route words it."""
-    headers = {"host": "127.0.0.1:1", **sent}
+    headers = [(name.encode(), value.encode()) for name, value in {"host": "127.0.0.1:1", **sent}.items()]
     with pytest.raises(Forbidden) as refused:
-        BrowserPolicy.of(config).check(method, [(name.encode(), value.encode()) for name, value in headers.items()])
+        BrowserPolicy.of(config).check(method, headers, dict(headers))
     request = Request(method, path, id=ID)
     replies = [
         dialect.render_error(refused.value, route.operation, request)
