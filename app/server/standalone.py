@@ -42,6 +42,7 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
     # The present objects stay: no collection needs to look at them again. Ray Serve does the same in its replicas.
     gc.collect()
     gc.freeze()
+    proxies = os.environ.get("FORWARDED_ALLOW_IPS", "")
     uvicorn.run(
         router.app,
         host=host,
@@ -50,7 +51,8 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
         log_level="warning",
         access_log=False,
         # By default uvicorn believes every program on this machine that names another address as its own.
-        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
         timeout_keep_alive=KEEP_ALIVE_S,
         headers=[("keep-alive", f"timeout={KEEP_ALIVE_S - KEEP_ALIVE_MARGIN_S}")],
     )
