@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
@@ -19,13 +18,8 @@ MOST_RUNNING = 100
 MOST_CALLERS = 10_000
 
 
-class _Running(NamedTuple):
-    """`plans`: the plan of each endpoint, of which the request may not know its own yet."""
-
-    record: Record
-    plans: Mapping[str, str]
-    caller_id: str
-    trace_id: int
+_Running = tuple[Record, Mapping[str, str], str, int]
+"""A request, the plan of each endpoint, of which it may not know its own yet, its caller's id, and its trace's."""
 
 
 @dataclass(slots=True)
@@ -39,7 +33,7 @@ class RequestLog:
 
     def begin(self, record: Record, plans: Mapping[str, str], *, caller_id: str, trace_id: int) -> None:
         """Lists a request as running, until `add` has its end."""
-        self._running[id(record)] = _Running(record, plans, caller_id, trace_id)
+        self._running[id(record)] = record, plans, caller_id, trace_id
 
     def running(self) -> list[ListedRequest]:
         """The requests that run now, those that have run longest first."""

@@ -576,7 +576,7 @@ class Relay:
             if self._rest:
                 await self._writer.send_chunk(self._rest)
             raise StreamAborted
-        await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False))
+        await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False) if end else b"")
 
     def _count_sent(self, chunks: ContinuedStream) -> None:
         record, known = self._writer.record, chunks.tokens_sent

@@ -62,6 +62,9 @@ class Identity:
         """Does nothing: such a body may end anywhere."""
 
 
+_IDENTITY = Identity()
+
+
 class Inflater:
     """A gzip or deflate body. Never produces more than `limit` bytes, however small its input is."""
 
@@ -119,9 +122,11 @@ class Inflater:
 
 def body_decoder(coding: str | None, limit: int) -> BodyDecoder:
     """The decoder for a value of `Content-Encoding`. Raises UnsupportedMediaType."""
-    name = (coding or "identity").strip().lower()
+    if coding is None:
+        return _IDENTITY
+    name = coding.strip().lower()
     if name in ("identity", ""):
-        return Identity()
+        return _IDENTITY
     if name in ("gzip", "x-gzip", "deflate"):
         return Inflater(name.removeprefix("x-"), limit)
     raise UnsupportedMediaType(f"Content-Encoding '{name}' is not supported; send gzip, deflate or none")

@@ -177,7 +177,10 @@ class _Exchange:
         self._receive, self._send = receive, send
         self.is_read = self.is_held = False
 
-    async def receive(self) -> Message:
+    def receive(self) -> Awaitable[Message]:
+        return self._receive() if self.is_read else self._part()
+
+    async def _part(self) -> Message:
         message = await self._receive()
         if not message.get("more_body", False):  # the body's end, or the client's
             self.is_read = True

@@ -100,7 +100,8 @@ class FrameStream(TerminatingStream, ABC):
 
     def _translated(self, frames: bytes) -> bytes:
         if self._passes(frames) and self.check.valid(frames):
-            self.check.learn(frames)
+            if not self.check.ended:
+                self.check.learn(frames)
             return frames
         return b"".join(map(self._next, split(frames)))
 
@@ -175,9 +176,10 @@ class PassthroughStream(FrameStream):
         )
 
     def _count(self, frames: bytes) -> None:
-        if usage := find_usage(frames):
-            # Anthropic reports the prompt's tokens first and the completion's last.
-            before = self.usage or usage
+        usage, before = find_usage(frames), self.usage
+        if usage is None or before is None:
+            self.usage = usage or before
+        else:  # Anthropic reports the prompt's tokens first and the completion's last
             self.usage = Usage(
                 max(before.prompt_tokens, usage.prompt_tokens),
                 max(before.completion_tokens, usage.completion_tokens),

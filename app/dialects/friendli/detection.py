@@ -17,6 +17,7 @@ from app.dialects.bodies import peek
 Form = Literal["classic", "modern"]
 _SDK = "friendli-core"  # in the current SDK's user agent
 _ALWAYS_SENT = "timeout_microseconds"  # by the previous SDK, as null unless its user sets it
+_ALWAYS_SENT_RAW = _ALWAYS_SENT.encode()
 
 FRIENDLIS_OWN = frozenset(
     "bad_word_tokens beam_search_type early_stopping embedding_to_replace encoder_no_repeat_ngram "
@@ -54,7 +55,7 @@ def is_friendli_chat(request: Request) -> bool:
     headers = request.headers
     if "x-friendli-team" in headers or _SDK in headers.get("user-agent", ""):
         return True
-    if request.body.find(_ALWAYS_SENT.encode()) < 0 or is_openais_sdk(headers):
+    if request.body.find(_ALWAYS_SENT_RAW) < 0 or is_openais_sdk(headers):
         return False
     return _ALWAYS_SENT in peek(request.body)
 
