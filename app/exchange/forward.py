@@ -33,6 +33,8 @@ from app.engine.errors import (
     with_public_name,
 )
 from app.engine.output import max_tokens, usage_of_answer
+from app.engine.pieces import MOST_CHARACTERS
+from app.engine.texts import REPEATING, Text, fitting, texts_of, too_long
 from app.errors import (
     BadRequest,
     Broken,
@@ -76,6 +78,8 @@ _LONG_REQUEST = 256 * 1024
 _WRITTEN_AT_ONCE = 256 * 1024
 """Bytes. The server would hold a longer answer, uncounted, for as long as its client reads nothing."""
 _MAX_ROLE_BYTES = 64 * 1024
+_LONGEST_COUNTED = 128 * 1024
+"""Characters. An engine takes a third of a second to count them, after it has counted to the context's end."""
 _NO_LIMIT = nullcontext()
 
 
@@ -290,6 +294,7 @@ class Attempt:
         # Whichever dialect has passed the parameter.
         check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
         check_token_ids(exchange.call, request.body)
+        await self._check_texts([request])
         exchange.record.max_tokens = max_tokens(request.body)
         self._observer.sent(request, after_lookups=self._has_looked_up)
         salted = self._salted(request)
@@ -327,11 +332,31 @@ class Attempt:
                     step = await asyncio.to_thread(_next_step, flow, ()) if in_thread else _next_step(flow, ())
                 continue
             self._has_looked_up = True
+            await self._check_texts(step)
             async with until(deadline):
                 answers = await self._lookup(step)
             with malformed_answers():
                 step = _next_step(flow, [from_json(answer) for answer in answers])
         return step
+
+    async def _check_texts(self, requests: Sequence[EngineRequest]) -> None:
+        """Raises BadRequest for texts that are too long for the engine. What a server elsewhere takes is not known."""
+        exchange, target = self._exchange, self._target
+        if exchange.snapshot.config.deployments[target.name].url is not None:
+            return
+        if exchange.size <= MOST_CHARACTERS and REPEATING.isdisjoint(request.path for request in requests):
+            return
+        texts = [text for request in requests for text in await self._texts(request)]
+        if sum(text.length for text in texts) <= MOST_CHARACTERS:
+            return
+        async with until(exchange.deadline):
+            model = await exchange.state.upstream.model(target, exchange.snapshot.config.timeouts)
+        if (refused := too_long(texts, model.max_len)) is not None:
+            raise refused_field(exchange.call.field_names, *refused)
+
+    async def _texts(self, request: EngineRequest) -> Sequence[Text]:
+        exchange = self._exchange
+        return await exchange.state.access.bodies.work(exchange.size, texts_of, request.path, request.body)
 
     async def _lookup(self, requests: Sequence[EngineRequest]) -> Sequence[bytes]:
         slots = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
@@ -352,7 +377,7 @@ class Attempt:
     async def _counted(self, request: EngineRequest, error: ContextExceeded) -> ContextExceeded:
         """The error with the prompt's length, if the engine tells that."""
         counting = None if error.is_exact else self._exchange.call.translation.counting(request)
-        if counting is None:
+        if counting is None or await self._is_long(counting, error.context):
             return error
         try:
             async with until(self._exchange.deadline):
@@ -364,6 +389,12 @@ class Attempt:
         except SwitchyardError:
             return error
         return ContextExceeded(error.context, length, error.wanted, is_exact=True, status=error.status)
+
+    async def _is_long(self, counting: EngineRequest, context: int) -> bool:
+        """Whether an engine with this context would delay others if it counted the whole prompt."""
+        if self._exchange.size <= _LONGEST_COUNTED:
+            return False
+        return sum(text.length for text in await self._texts(counting)) > max(_LONGEST_COUNTED, fitting(context))
 
     # The answer as a stream
 

@@ -25,7 +25,8 @@ from app.dialects.base import EngineRequest, Flow, ServingContext, Translation, 
 from app.dialects.bodies import dump
 from app.engine.context import PromptTokens
 from app.engine.model import Model
-from app.engine.pieces import MOST_CHARACTERS, MOST_TOKENS, Piece, Unsplittable
+from app.engine.pieces import MOST_TOKENS, Piece, Unsplittable
+from app.engine.texts import most_characters
 from app.errors import BadRequest
 from app.internal_api import Xarg
 from app.routing.traffic import Random
@@ -256,9 +257,6 @@ class DirectTranslation(Translation):
 
 _PATH = "/tokenize"
 
-_CHARACTERS_PER_TOKEN = 8
-"""Twice what texts have: one with more characters for each of a context's tokens does not fit into it."""
-
 T = TypeVar("T")
 Steps = Generator[Sequence[EngineRequest], Sequence[Any], T]
 """A part of a flow (``yield from``). It yields no requests between two steps of long work: see `dialects.base.Flow`."""
@@ -295,7 +293,7 @@ def in_steps(model: Model, text: str, field: str, use: Callable[[Piece], object]
 
     Raises BadRequest, also for more than `MOST_TOKENS` that the model's context does not hold.
     """
-    if len(text) > (most := max(MOST_CHARACTERS, _CHARACTERS_PER_TOKEN * model.max_len)):
+    if len(text) > (most := most_characters(model.max_len)):
         raise BadRequest(f"{field}: has {len(text)} characters; {most} are tokenized at most", param=field)
     try:
         count = 0

@@ -107,6 +107,7 @@ class CompletionStream(LastChoiceUsageStream):
 
 
 _NOT_SENT = frozenset({"echo", "error_behavior", "suffix", "use_raw_prompt"})
+_IN_TEMPLATE: Mapping[str, str] = {"messages": "prompt"}
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class DatabricksCompletionsTranslation(Translation):
         translation = cls(
             sent, context, affixes, _to_tokenize(request), best_of, usage_apart, request.stream, request.truncates
         )
-        return Call("completions", sent, translation, field_names=FIELD_NAMES if best_of else {})
+        return Call("completions", sent, translation, field_names={**_IN_TEMPLATE, **(FIELD_NAMES if best_of else {})})
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         body = self.body

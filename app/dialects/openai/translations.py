@@ -350,7 +350,8 @@ def _parse_input_tokens(body: dict[str, Any], *, drop_tools: bool) -> Call:
     settle_tools(body, drop=drop_tools)
     if isinstance(request.input, list):
         settle_items(body, drop=drop_tools)
-    return Call("responses", body, CountTranslation("/tokenize", tokenized(body)), request.model)
+    counted = CountTranslation("/tokenize", tokenized(body))
+    return Call("responses", body, counted, request.model, field_names={"messages": "input"})
 
 
 @dataclass(frozen=True)
