@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
+from hypothesis.vendor.pretty import RepresentationPrinter
 
 from app.long_json import MOST_VALUES, weight
 from tests.router.hostile.engine import compact
@@ -139,6 +140,10 @@ class Bomb:
     headers: tuple[tuple[bytes, bytes], ...]
     size: int
     name: str
+
+    def _repr_pretty_(self, printer: RepresentationPrinter, cycle: bool) -> None:
+        """Hypothesis would write the body, too, and warn of its megabytes instead of what has failed."""
+        printer.text(repr(self))
 
 
 def array(item: bytes, size: int) -> bytes:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis.vendor.pretty import pretty
 
 from app.dialects.registry import DIALECTS
 from app.engine.pieces import MOST_CHARACTERS
@@ -314,6 +315,12 @@ def test_a_compressed_body_with_nothing_in_it(router_for_images: MeasuredRouter,
     body = begin + unit * ((WITH_IMAGES - 4096) // len(unit))
     headers = ((b"content-encoding", coding.encode()),)
     keeps_the_law(router_for_images, Bomb("POST", _CHAT, body, headers, len(body), name))
+
+
+def test_a_failure_of_the_law_is_told_without_the_body() -> None:
+    bomb = Bomb("POST", _CHAT, b"x" * 10_000, (), 10_000, "a text")
+    assert "10000" in pretty(bomb)
+    assert "xx" not in pretty(bomb)
 
 
 LISTS = [*Requests(document(operations(DIALECTS))).lists(), *UNDOCUMENTED]
