@@ -65,14 +65,23 @@ class Bounds:
 
     reading_s: int = 1
     """CPU time for reading a constraint. vLLM does that on the event loop that passes on all answers."""
-    compiling_s: int = 60
-    """CPU time for reading and compiling it."""
+    total_s: int = 10
+    """CPU time for all of a trial (`trial_s`)."""
     following_s: int = 1
     """CPU time for following it from one place. All answers wait while the engine follows one."""
     bytes: int = 512 * 1024 * 1024
     """Memory, beside what the process has anyway."""
-    elapsed_s: int = 600
+    elapsed_s: int = 120
     """Time, however busy the machine is."""
+
+
+_TOKENS_PER_S, _LEAST_S = 6000, 2
+
+
+def trial_s(tokens: int) -> int:
+    """The CPU time of a trial for a vocabulary of so many tokens: about twice what a string with a `maxLength` takes,
+    which takes longest of all that schemas commonly have. One of 300 properties takes a ninth."""
+    return max(_LEAST_S, math.ceil(tokens / _TOKENS_PER_S))
 
 
 class TooCostly(Exception):
@@ -137,7 +146,7 @@ class Trials:
             self._remember(key, compiles)
         if not compiles:
             raise TooCostly(
-                f"it takes more than {self._bounds.compiling_s} s of CPU time or {self._bounds.bytes // 1024**2} MiB, "
+                f"it takes more than {self._bounds.total_s} s of CPU time or {self._bounds.bytes // 1024**2} MiB, "
                 f"{self._bounds.reading_s} s to be read or {self._bounds.following_s} s to be followed"
             )
 
@@ -252,11 +261,12 @@ def _try(
         if not isinstance(error, MemoryError) and "bad_alloc" not in str(error):
             connection.sendall(DONE)
         return
-    compiler = xgrammar.GrammarCompiler(tokens, max_threads=8, cache_enabled=False)
-    _limit_cpu_time(bounds.compiling_s)
+    # With its cache, the second compilation takes hardly any time.
+    compiler = xgrammar.GrammarCompiler(tokens, max_threads=8, cache_enabled=True)
+    _limit_cpu_time(bounds.total_s)
     answer = Text(compiler.compile_grammar(grammar), np.arange(len(longest)))
     _follow(answer, bounds)
-    _limit_cpu_time(bounds.compiling_s, more=True)
+    _limit_cpu_time(bounds.total_s)
     augmented, first, places = everywhere(str(grammar))
     grammar = xgrammar.Grammar.from_ebnf(augmented, root_rule_name=first)
     if _is_cheap_everywhere(Text(compiler.compile_grammar(grammar), longest), places, bounds):
@@ -264,7 +274,7 @@ def _try(
 
 
 def _follow(answer: "Text", bounds: Bounds) -> None:
-    _limit_cpu_time(bounds.following_s, more=True)
+    _limit_following(bounds)
     choose = random.Random(0)
     for _ in range(STEPS):
         answer.add_forced()
@@ -275,7 +285,7 @@ def _follow(answer: "Text", bounds: Bounds) -> None:
 def _is_cheap_everywhere(answer: "Text", places: int, bounds: Bounds) -> bool:
     """Whether no place of `everywhere` takes too long."""
     for place in range(places):
-        _limit_cpu_time(bounds.following_s, more=True)
+        _limit_following(bounds)
         begin = time.process_time()
         answer.begin(f"{place};")
         for _ in range(STEPS_EVERYWHERE):
@@ -420,10 +430,13 @@ def _read_by_others(kind: str, text: str) -> None:
     llguidance.LLMatcher.validate_grammar(rules, None)
 
 
-def _limit_cpu_time(seconds: int, *, more: bool = False) -> None:
-    """`more`: than what is used."""
-    used = math.ceil(time.process_time()) if more else 0
-    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+def _limit_cpu_time(seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def _limit_following(bounds: Bounds) -> None:
+    """Limits the CPU time for following the constraint from one place."""
+    _limit_cpu_time(min(math.ceil(time.process_time()) + bounds.following_s, bounds.total_s))
 
 
 def _limit_memory(more: int) -> None:

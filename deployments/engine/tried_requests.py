@@ -13,7 +13,7 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 from vllm.v1.structured_output.utils import choice_as_grammar, convert_lark_to_ebnf, grammar_is_likely_lark
 
 from app.engine.errors import TOO_COSTLY
-from deployments.engine.trial import TooCostly, Trials
+from deployments.engine.trial import Bounds, TooCostly, Trials, trial_s
 
 
 def try_constraints(client: Any, config: Any) -> None:
@@ -25,7 +25,8 @@ def try_constraints(client: Any, config: Any) -> None:
     if model.runner_type != "generate" or model.skip_tokenizer_init or settings.backend not in ("auto", "xgrammar"):
         return
     try:
-        trials = Trials(vocabulary(config), any_whitespace=not settings.disable_any_whitespace)
+        bounds = Bounds(total_s=trial_s(model.get_vocab_size()))
+        trials = Trials(vocabulary(config), any_whitespace=not settings.disable_any_whitespace, bounds=bounds)
     except ValueError:  # a tokenizer that xgrammar does not know: vLLM says so when there is a constraint
         return
     trials.start()
