@@ -25,6 +25,9 @@ for one."""
 MOST_TOKENS = 256 * 1024
 """Of such a text, unless the model's context holds more. Some tokenizers make one of every digit: half a second."""
 
+MOST_IDS = 128 * 1024
+"""Of a text that an engine puts together from its tokens: a quarter of a second, and ten megabytes at most."""
+
 Encode = Callable[[str], Any]
 """A text's `tokenizers.Encoding`, without special tokens."""
 

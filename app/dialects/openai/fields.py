@@ -42,6 +42,7 @@ from app.dialects.common.fields import (
     values,
 )
 from app.dialects.schemas import NOT_USED
+from app.engine.pieces import MOST_IDS
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
@@ -304,7 +305,9 @@ class Pooling(Embeddings):
 class Detokenize(OperationBody):
     """vLLM's POST /detokenize."""
 
-    tokens: list[Annotated[int, Field(ge=0, lt=2**63)]]
+    tokens: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(
+        max_length=MOST_IDS, description=f"vLLM's; at most {MOST_IDS}"
+    )
 
 
 class Tokenize(OperationBody):

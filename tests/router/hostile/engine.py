@@ -89,6 +89,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], Response]] = {
     "/v1/messages": _messages,
     "/v1/messages/count_tokens": lambda body: JSONResponse({"input_tokens": 3}),
     "/tokenize": lambda body: JSONResponse({"count": 3, "max_model_len": CONTEXT, "tokens": [5, 6, 7]}),
+    "/detokenize": lambda body: JSONResponse({"prompt": "a"}),
     "/ping": lambda body: Response(),
 }
 
