@@ -75,12 +75,12 @@ class Bounds:
     """Time, however busy the machine is."""
 
 
-_TOKENS_PER_S, _LEAST_S = 6000, 2
+_TOKENS_PER_S, _LEAST_S = 5000, 2
 
 
 def trial_s(tokens: int) -> int:
-    """The CPU time of a trial for a vocabulary of so many tokens: about twice what a string with a `maxLength` takes,
-    which takes longest of all that schemas commonly have. One of 300 properties takes a ninth."""
+    """The CPU time of a trial for a vocabulary of so many tokens: what strings with five different `maxLength` take, the
+    costliest of all that schemas commonly have. One of 300 properties takes a tenth."""
     return max(_LEAST_S, math.ceil(tokens / _TOKENS_PER_S))
 
 

@@ -228,7 +228,7 @@ async def test_all_of_a_trial_has_the_cpu_time_of_one_bound(trials: Trials) -> N
     assert used < BOUNDS.total_s + 0.5
 
 
-@pytest.mark.parametrize(("tokens", "seconds"), [(300, 2), (49_152, 9), (151_936, 26)])
+@pytest.mark.parametrize(("tokens", "seconds"), [(300, 2), (49_152, 10), (151_936, 31)])
 def test_a_larger_vocabulary_has_more_time(tokens: int, seconds: int) -> None:
     assert trial_s(tokens) == seconds
 
