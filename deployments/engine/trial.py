@@ -79,8 +79,8 @@ _TOKENS_PER_S, _LEAST_S = 5000, 2
 
 
 def trial_s(tokens: int) -> int:
-    """The CPU time of a trial for a vocabulary of so many tokens: what strings with five different `maxLength` take, the
-    costliest of all that schemas commonly have. One of 300 properties takes a tenth."""
+    """The CPU time of a trial for a vocabulary of so many tokens: what strings with five different `maxLength` take,
+    the costliest of all that schemas commonly have. One of 300 properties takes a tenth."""
     return max(_LEAST_S, math.ceil(tokens / _TOKENS_PER_S))
 
 
