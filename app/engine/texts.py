@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
-from app.engine.pieces import MOST_CHARACTERS
+from app.engine.pieces import MOST_CHARACTERS, WINDOW
 from app.long_json import written
 
 _CHARACTERS_PER_TOKEN = 8
@@ -29,8 +29,8 @@ class Text(NamedTuple):
 
 
 def fitting(context: int) -> int:
-    """The most characters of a text that fits into a context of so many tokens."""
-    return _CHARACTERS_PER_TOKEN * context
+    """The most characters of a text that fits into a context of so many tokens, or takes hardly longer to be cut."""
+    return max(WINDOW, _CHARACTERS_PER_TOKEN * context)
 
 
 def most_characters(context: int) -> int:
@@ -50,8 +50,8 @@ def texts_of(path: str, body: Mapping[str, Any]) -> list[Text]:
 def too_long(texts: Sequence[Text], context: int) -> tuple[str, str] | None:
     """A field with more than is tokenized for a model with this context, and why it is refused.
 
-    A batch may have any number of texts that fit. The others are cut by the engine, or refused: together they have as
-    many characters as one alone.
+    A batch may have any number of texts that fit, or are cut at once. The others together have as many characters as
+    one alone.
     """
     fits, most = fitting(context), most_characters(context)
     longer = [text for text in texts if text.length > fits]

@@ -52,7 +52,7 @@ REFUSED: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "completions": ("/v1/completions", {"model": "chat", "prompt": OVER}, "prompt"),
     "completions, two long ones": (
         "/v1/completions",
-        {"model": "chat", "prompt": ["hi", OVER[:-9000], OVER[:9999]]},
+        {"model": "chat", "prompt": ["hi", OVER[:-9000], OVER[:20_000]]},
         "prompt",
     ),
     "completions, cut": ("/v1/completions", {"model": "chat", "prompt": OVER, "truncate_prompt_tokens": 5}, "prompt"),
@@ -73,12 +73,12 @@ REFUSED: Mapping[str, tuple[str, dict[str, Any], str]] = {
     "azure, embeddings": (f"/embeddings{_AZURE}", {"model": "embed", "input": [OVER]}, "input"),
     "databricks, chat": ("/serving-endpoints/chat/invocations", _said(OVER), "messages"),
     "databricks, completions": ("/serving-endpoints/chat/invocations", {"prompt": OVER}, "prompt"),
-    "databricks, prompts": ("/serving-endpoints/chat/invocations", {"prompt": [OVER[:-9000], OVER[:9999]]}, "prompt"),
+    "databricks, prompts": ("/serving-endpoints/chat/invocations", {"prompt": [OVER[:-9000], OVER[:20_000]]}, "prompt"),
     "databricks, responses": ("/serving-endpoints/responses", {"model": "chat", "input": OVER}, "input"),
     "databricks, embeddings": ("/serving-endpoints/embed/invocations", {"input": OVER}, "input"),
     "databricks, an instruction for each": (
         "/serving-endpoints/embed/invocations",
-        {"instruction": TEXT * 100, "input": ["a"] * 130},
+        {"instruction": TEXT * 400, "input": ["a"] * 40},
         "input",
     ),
     "tgi": ("/generate", {"inputs": OVER}, "inputs"),
@@ -105,7 +105,7 @@ REFUSED: Mapping[str, tuple[str, dict[str, Any], str]] = {
 
 SERVED: Mapping[str, tuple[str, dict[str, Any]]] = {
     "a long text": ("/v1/embeddings", {"model": "embed", "input": OVER[:MOST_CHARACTERS]}),
-    "many inputs": ("/v1/embeddings", {"model": "embed", "input": [TEXT * (fitting(CONTEXT) // len(TEXT))] * 4000}),
+    "many inputs": ("/v1/embeddings", {"model": "embed", "input": [TEXT * (fitting(CONTEXT) // len(TEXT))] * 250}),
     "token ids": ("/v1/embeddings", {"model": "embed", "input": [5] * 300_000}),
     "an image": ("/v1/chat/completions", _said([{"type": "image_url", "image_url": {"url": IMAGE}}])),
     "an image, Responses": (
