@@ -13,7 +13,7 @@ that size needs 1.6 times the units of a single look, where the two smaller scal
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,8 +32,12 @@ MIXTURE: Mapping[float, float] = MappingProxyType({1.0: 0.5, 4.0: 0.3, 16.0: 0.2
 MIN_NU = 10.0
 """The degrees of freedom that a claim must exceed: with fewer the asymptotics do not hold yet."""
 
-_DOUBLINGS = 64
-_HALVINGS = 60
+_LARGEST = 2.0**64
+"""In standard errors: no estimate is further away."""
+
+_STEPS = 100
+_NEAR = 1e-11
+"""A relative change of the root after which Newton's method has all its digits."""
 
 
 class Interval(NamedTuple):
@@ -93,8 +97,16 @@ def usable(est: ArrayLike, se: ArrayLike, nu: ArrayLike) -> NDArray[np.bool_]:
 
 def _mixed(t2: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) -> Floats:
     """`weights` by rho."""
-    each = [math.log(weight) + ln_e(t2, v, rho, nu) for rho, weight in weights.items()]
-    return np.asarray(np.logaddexp.reduce(each), dtype=np.float64)
+    return np.asarray(np.logaddexp.reduce(_weighted(t2, v, nu, weights)), dtype=np.float64)
+
+
+def _weighted(t2: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) -> Floats:
+    """ln of each scale's part in the mixture: a first axis more than the arguments have."""
+    return _by_scale(v, [math.log(weight) for weight in weights.values()]) + ln_e(t2, v, _by_scale(v, weights), nu)
+
+
+def _by_scale(v: Floats, numbers: Iterable[float]) -> Floats:
+    return np.reshape([*numbers], (-1, *(1 for _ in v.shape)))
 
 
 def _precisions(mixture: Mapping[float, float], effect: float, alpha: float) -> dict[float, float]:
@@ -134,23 +146,34 @@ def boundary(
     n = np.where(ok, nu, 1.0)
     target = math.log(1 / (level or alpha))
     weights = _precisions(mixture, effect, alpha)
-
-    def reached(k: Floats) -> NDArray[np.bool_]:
-        return np.asarray(_mixed(k * k, v, n, weights) >= target, dtype=np.bool_)
-
-    high = np.ones_like(v)
-    for _ in range(_DOUBLINGS):
-        low_yet = ~reached(high)
-        if not low_yet.any():
+    low, high = np.zeros_like(v), np.full_like(v, _LARGEST)
+    finite = ok & (_mixed(high * high, v, n, weights) >= target)
+    # No likelihood ratio is larger than that of the estimate itself: the root is not below.
+    k = np.sqrt(2 * target / (1 + 1 / n))
+    searched = finite
+    for _ in range(_STEPS):
+        if not searched.any():
             break
-        high = np.where(low_yet, 2 * high, high)
-    finite = ok & reached(high)
-    low = np.where(high > 1, high / 2, 0.0)
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        enough = reached(middle)
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.where(finite, high, np.inf)
+        value, slope = _with_slope(k, v, n, weights)
+        enough = value >= target
+        low, high = np.where(enough, low, k), np.where(enough, k, high)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            newton = k - (value - target) / slope
+        closer = np.where((low < newton) & (newton < high), newton, 0.5 * (low + high))
+        k, searched = np.where(searched, closer, k), searched & (abs(closer - k) > _NEAR * k)
+    return np.where(finite, k, np.inf)
+
+
+def _with_slope(k: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) -> tuple[Floats, Floats]:
+    """ln of the mixture's e-value for an estimate of `k` standard errors, and its derivative by `k`."""
+    parts = _weighted(k * k, v, nu, weights)
+    value = np.asarray(np.logaddexp.reduce(parts), dtype=np.float64)
+    rho = _by_scale(v, weights)
+    r = rho / (v + rho)
+    n = np.where(np.isfinite(nu), nu, 1.0)
+    student = (n + 1) * k * (1 / (n + k * k) - r / (n + r * k * k))
+    slopes = np.where(np.isfinite(nu), student, k * (1 - r))
+    return value, np.asarray((np.exp(parts - value) * slopes).sum(axis=0), dtype=np.float64)
 
 
 def confidence_sequence(

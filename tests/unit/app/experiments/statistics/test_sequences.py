@@ -111,4 +111,6 @@ def test_arrays_are_computed_element_by_element() -> None:
     together = ln_e_mix(est, se, nu, effect=DELTA, alpha=ALPHA)
     alone = [float(ln_e_mix(*each, effect=DELTA, alpha=ALPHA)) for each in zip(est, se, nu, strict=True)]
     assert together.tolist() == alone
-    assert np.isinf(boundary(se, nu, effect=DELTA, alpha=ALPHA)).tolist() == [False, False, True]
+    roots = boundary(se, nu, effect=DELTA, alpha=ALPHA)
+    assert np.isinf(roots).tolist() == [False, False, True]
+    assert roots.tolist() == [float(boundary(*each, effect=DELTA, alpha=ALPHA)) for each in zip(se, nu, strict=True)]
