@@ -12,7 +12,7 @@ HELM := .helm
 PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
 NGINX := $(or $(shell command -v nginx),.tools/nginx)
 # What tests need.
-TESTING = $(VENV)/.ready $(NODE)/.ready $(HELM)/.ready $(PROMTOOL)
+TESTING = $(VENV)/.ready .hypothesis/.ready $(NODE)/.ready $(HELM)/.ready $(PROMTOOL)
 
 # The first Python that runs; PYTHON=/path/to/python3.11 chooses another. The locks hold for all three.
 PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null)))
@@ -283,6 +283,12 @@ $(VENV)/.ready: $(LOCKS_$(ACCELERATOR):%=requirements/%.lock) pyproject.toml | $
 ifneq ($(or $(shell cat $(VENV)/.ready 2>/dev/null),$(ACCELERATOR)),$(ACCELERATOR))
 .PHONY: $(VENV)/.ready
 endif
+
+# What each process of the first run would make for itself: compiled modules, and what hypothesis computes once.
+.hypothesis/.ready: | $(VENV)/.ready
+	@$(BIN)/python -m compileall -q app deployments tests/support
+	@$(BIN)/python -m tests.support.hypothesis_tables
+	@touch $@
 
 # The gateways that the benchmark compares, apart: they need other versions of what this project needs.
 $(PEERS)/.ready: requirements/peers.lock | $(VENV)/.ready
