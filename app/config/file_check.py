@@ -6,6 +6,7 @@ What Ray Serve and vLLM take comes from `packages.json`, so that neither is impo
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +57,21 @@ def _located(path: Path, text: str, document: object, problems: Iterable[str]) -
 
 def package_problems(document: object) -> Iterator[str]:
     """What Ray Serve or vLLM would refuse, or would ignore, in Serve's file. The paths have `[n]` for lists' items."""
-    import jsonschema
-
     if not isinstance(document, Mapping) or "applications" not in document:
         return
-    yield from schema_problems(jsonschema.Draft202012Validator(schema(user_config={})).iter_errors(document))
+    yield from schema_problems(_packages_validator().iter_errors(document))
     applications = document.get("applications")
     for index, application in enumerate(applications if isinstance(applications, list) else ()):
         if isinstance(application, Mapping):
             yield from _application_problems(f"applications[{index}]", application)
+
+
+@cache
+def _packages_validator() -> Any:
+    """Of the whole file but for the router's configuration."""
+    import jsonschema
+
+    return jsonschema.Draft202012Validator(schema(user_config={}))
 
 
 def schema_problems(errors: Iterable[Any]) -> Iterator[str]:
