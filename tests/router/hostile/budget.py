@@ -1,4 +1,4 @@
-"""The number of test cases: 1,000 in every run, always the same ones; 20,000 new ones where SWITCHYARD_NIGHTLY=1."""
+"""The number of test cases: 400 in every run, always the same ones; 20,000 new ones where SWITCHYARD_NIGHTLY=1."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,7 +8,7 @@ from hypothesis.strategies import SearchStrategy
 
 from tests.conftest import NIGHTLY
 
-CASES = 20_000 if NIGHTLY else 1_000
+CASES = 20_000 if NIGHTLY else 400
 
 Case = TypeVar("Case")
 

@@ -2,10 +2,12 @@
 
 import http.client
 import time
+from itertools import product
 from typing import Any
 
 import pytest
 
+from tests.conftest import NIGHTLY
 from tests.router.hostile.budget import attempt
 from tests.router.hostile.engine import compact
 from tests.router.hostile.rig import HostileRig
@@ -46,6 +48,10 @@ def test_the_size_of_a_batch_is_bounded(hostile: HostileRig) -> None:
     assert (reply.status, b"at most 4096" in reply.body) == (400, True)
 
 
+IDENTIFIERS = ("user", "safety_identifier", "prompt_cache_key", "metadata", "session_id")
+ODD: tuple[Any, ...] = (5, 1.5, True, "", "a", ["x"], {}, {"user_id": 5}, None)
+
+
 @pytest.mark.parametrize(
     "sticky", [{"by": "user"}, {"by": "conversation"}, {"by": "api_key"}, {"by": "header", "name": "a"}]
 )
@@ -53,12 +59,12 @@ def test_every_body_is_routed_or_refused_by_every_sticky_rule(hostile: HostileRi
     endpoints = {name: {**endpoint, "sticky": sticky} for name, endpoint in hostile.config["endpoints"].items()}
     hostile.router.reconfigure({**hostile.config, "endpoints": endpoints})
     try:
-        for path, dialects, body in VALID:
-            for name in ("user", "safety_identifier", "prompt_cache_key", "metadata", "session_id"):
-                for value in (5, 1.5, True, "", "a", ["x"], {}, {"user_id": 5}, None):
-                    reply = hostile.client.request("POST", path, compact({**body, name: value}))
-                    hostile.check(reply, dialects)
-                    assert reply.status < 500, (path, name, value, reply.body)
+        for number, (path, dialects, body) in enumerate(VALID):
+            fields = [*product(IDENTIFIERS, ODD)]
+            for name, value in fields if NIGHTLY else fields[number % 4 :: 4]:
+                reply = hostile.client.request("POST", path, compact({**body, name: value}))
+                hostile.check(reply, dialects)
+                assert reply.status < 500, (path, name, value, reply.body)
     finally:
         hostile.router.reconfigure(hostile.config)
 

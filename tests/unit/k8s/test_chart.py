@@ -19,6 +19,7 @@ from deployments.kubernetes import capacity, chart
 from deployments.kubernetes.demands import most_nodes
 from deployments.kubernetes.manifests import ray_service
 from deployments.kubernetes.manifests import read as kustomized
+from tests.conftest import NIGHTLY
 from tests.support.kubernetes import policies, schemas
 from tests.support.kubernetes.helm import Helm, HelmFailed, helm
 from tests.support.kubernetes.overlays import pods
@@ -46,7 +47,7 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     return sorted(file for file in {*ours, *theirs} if ours.get(file) != theirs.get(file))
 
 
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=60 if NIGHTLY else 20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(values=right, name=releases, namespace=names)
 def test_helm_makes_the_same_text_or_refuses_with_the_same_words(
     real: Helm, values: dict[str, Any], name: str, namespace: str

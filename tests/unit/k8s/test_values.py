@@ -15,6 +15,7 @@ from app.config.base import ConfigError
 from deployments.kubernetes import capacity, chart
 from deployments.kubernetes.manifests import Manifest, ray_service
 from deployments.kubernetes.values_schema import definitions
+from tests.conftest import NIGHTLY
 from tests.support.kubernetes import policies, schemas
 from tests.support.kubernetes.helm import Helm, HelmFailed, helm
 from tests.support.kubernetes.overlays import CHART
@@ -223,7 +224,7 @@ changes: st.SearchStrategy[tuple[dict[str, Any], str]] = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=60 if NIGHTLY else 20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(values=right, change=changes, name=releases)
 def test_helm_and_the_check_accept_the_same_and_what_they_accept_works(
     real: Helm, values: dict[str, Any], change: tuple[dict[str, Any], str], name: str
@@ -238,7 +239,7 @@ def test_helm_and_the_check_accept_the_same_and_what_they_accept_works(
         assert list(policies.survives_its_head(accepted_by)) == [], "the Service of its own Redis"
 
 
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=60 if NIGHTLY else 20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(values=right, data=st.data())
 def test_whatever_stands_in_a_values_place_is_refused_by_both_or_by_none(
     real: Helm, values: dict[str, Any], data: st.DataObject

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import NIGHTLY
 from tests.support.experiments.life import DECISIONS, REDEPLOYED, Life, audited, busy, declared
 from tests.support.experiments.printed import contradictions
 from tests.support.experiments.recorded_ledger import controller_of
@@ -22,7 +23,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=25 if NIGHTLY else 3, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     steps=st.lists(STEPS, min_size=3, max_size=14),
     slower=st.sampled_from([1.0, 1.6]),

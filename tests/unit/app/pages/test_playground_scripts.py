@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
+from tests.conftest import NIGHTLY
 from tests.support.clients.page_modules import PageError, call, call_all
 
 # One run of Node takes many cases, because starting it takes longer than running them.
 batches = settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=20 if NIGHTLY else 2,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", " ", "\n", ",", "日本", "é", "😀"]), max_size=30).map("".join)

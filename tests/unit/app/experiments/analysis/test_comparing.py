@@ -17,6 +17,7 @@ from app.experiments.analysis.comparing import (
 )
 from app.experiments.analysis.metrics import Measure
 from app.experiments.contract.report import Better, Comparison, Decision, Effect, Verdict
+from tests.conftest import NIGHTLY
 
 MINIMAL = math.log(1.05)
 FASTER, SLOWER = math.log(0.8), math.log(1.5)
@@ -89,7 +90,7 @@ def test_traffic_that_varies_more_or_less_from_some_time_on_is_no_change_of_the_
 ) -> None:
     """At most 1 % of runs may say so."""
     alarms = 0
-    for seed in range(30):
+    for seed in range(30 if NIGHTLY else 10):
         watch = EffectWatch(MINIMAL, alpha=0.01)
         spreads = [SPREAD] * 500 + [noisier * SPREAD] * 500
         for look in _looks([size] * 1000, [*range(30, 1001, 10)], seed, spreads):

@@ -5,6 +5,7 @@ import pytest
 
 from app.experiments.analysis.trials import Arm, Exposures, UnitDetector, UnitTrials
 from app.experiments.statistics.events import Detector
+from tests.conftest import NIGHTLY
 
 ALPHA, LIMIT = 0.01, 0.02
 
@@ -63,7 +64,7 @@ def counted_one_by_one(exposures: Exposures, arm: Arm) -> list[int]:
     return sorted(places)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(12 if NIGHTLY else 3))
 def test_what_is_a_trial_is_what_was_described_in_any_batches(seed: int) -> None:
     exposures, arm = random_exposures(seed)
     places = counted_one_by_one(exposures, arm)
@@ -138,9 +139,9 @@ def test_two_records_of_one_request_are_one_trial() -> None:
 def test_units_that_no_start_counts_are_forgotten_without_a_difference() -> None:
     rng = np.random.default_rng(4)
     detector, expected = UnitDetector(), Detector()
-    for part in range(40):
+    for part in range(10):
         hit, at = rng.random(5000) < 0.5, np.arange(5000 * part, 5000 * (part + 1), dtype=np.float64)
         detector.add(at.astype(np.uint64), at, hit, np.full(5000, 0.5))
         expected.add(hit, 0.5)
     assert detector.ln_e == pytest.approx(expected.ln_e)
-    assert len(detector.units) < 200_000
+    assert len(detector.units) < 50_000

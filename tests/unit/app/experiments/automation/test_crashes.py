@@ -274,5 +274,5 @@ class Crashes(RuleBasedStateMachine):
             assert self.green in (STEPS[-1], self.others if (self.others or 0) > STEPS[-1] else STEPS[-1])
 
 
-Crashes.TestCase.settings = settings(max_examples=200 if NIGHTLY else 30, stateful_step_count=40, deadline=None)
+Crashes.TestCase.settings = settings(max_examples=200 if NIGHTLY else 15, stateful_step_count=40, deadline=None)
 TestCrashes = Crashes.TestCase

@@ -146,7 +146,7 @@ def subgroups(draw: Any) -> SubgroupEffect:
     )
 
 
-@settings(max_examples=400 if NIGHTLY else 100, deadline=None)
+@settings(max_examples=400 if NIGHTLY else 50, deadline=None)
 @given(reports())
 def test_no_report_says_what_its_own_interval_denies(report: Report) -> None:
     printed = text.text(document(report))
@@ -165,7 +165,7 @@ def test_no_report_says_what_its_own_interval_denies(report: Report) -> None:
                 assert number == pytest.approx(shown * value, rel=0.051, abs=0.051)
 
 
-@settings(max_examples=200 if NIGHTLY else 50, deadline=None)
+@settings(max_examples=200 if NIGHTLY else 25, deadline=None)
 @given(reports())
 def test_a_doubt_is_in_the_sentence_of_its_effect_and_takes_the_word_from_every_page(report: Report) -> None:
     printed = re.sub(r"\s+", " ", text.text(document(report)))
