@@ -34,8 +34,8 @@
 A dialect words them (`render_error`); nothing else turns an error into bytes.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 _LONGEST_PARAM = 100
 
@@ -371,3 +371,30 @@ class DeadlinePassed(TimedOut):
 
 class InternalError(SwitchyardError):
     """A bug of the router."""
+
+
+def _clients_faults(error: type[ClientError]) -> Iterator[str]:
+    if error.is_clients_fault:
+        yield error.kind
+    for more in error.__subclasses__():
+        yield from _clients_faults(more)
+
+
+_REFUSALS = frozenset(_clients_faults(ClientError))
+"""The kinds of errors that are the client's fault."""
+
+Outcome = Literal["answered", "errors", "refused", "left"]
+"""What became of a request: `errors` that the client did not cause, `refused` for its fault, or `left` by it. Whoever
+says that a request has failed means that it was not answered."""
+
+
+def outcome_of(error: str, status: int = 200) -> Outcome:
+    """The outcome of a request with an error of this kind, whatever its status: a stream may fail after a 200. Without
+    an error the status tells it."""
+    if not error and status >= 400:
+        return "errors" if status >= 500 else "refused"
+    if not error:
+        return "answered"
+    if error == CLIENT_GONE:
+        return "left"
+    return "refused" if error in _REFUSALS else "errors"

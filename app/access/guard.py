@@ -275,10 +275,6 @@ class Access:
             return _UNLIMITED
         return state.limiter.admit(caller, endpoint, tokens, usage)
 
-    def counts_tokens(self, caller: Caller, endpoint: str) -> bool:
-        """Whether the caller has a limit on tokens there."""
-        return self._current.limiter.counts_tokens(caller, endpoint)
-
     def counts_requests(self, caller: Caller, endpoint: str) -> bool:
         """Whether the caller has a limit on requests there."""
         state = self._current

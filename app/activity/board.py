@@ -21,7 +21,8 @@ from app.activity.report import (
     PeriodCounts,
     ReplicaStart,
 )
-from app.telemetry.recent import Arm, BucketCounts, Outcome, outcome_of
+from app.errors import Outcome
+from app.telemetry.recent import Arm, BucketCounts
 
 MOST_REQUESTS = 500
 MOST_FAILED_ALIKE, MOST_KINDS = 40, 100
@@ -101,7 +102,7 @@ def _has_status(request: ListedRequest, wanted: str) -> bool:
     if wanted == FAILED:
         return request.failed
     if wanted in OUTCOMES:
-        return _outcome(request) == wanted
+        return request.outcome == wanted
     return str(request.status) == wanted or f"{request.status // 100}xx" == wanted
 
 
@@ -297,7 +298,7 @@ class Board:
                 request.kind,
                 {
                     **named,
-                    "outcome": _outcome(request),
+                    "outcome": request.outcome,
                     "count": 0,
                     "is_whole": self._has_all(request.kind, listed[request.kind]),
                     "last_at": request.ended_at,
@@ -540,13 +541,7 @@ class _State(msgspec.Struct):
 def _plain(request: ListedRequest) -> dict[str, Any]:
     """Every field, also those that the wire leaves out. The caller's id stays here: it counts limits."""
     fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "caller_id"}
-    return {**fields, "outcome": None if request.running else _outcome(request)}
-
-
-def _outcome(request: ListedRequest) -> Outcome:
-    if request.failed and not request.error:
-        return "errors" if request.status >= 500 else "refused"
-    return outcome_of(request.error)
+    return {**fields, "outcome": None if request.running else request.outcome}
 
 
 def _values(names: Iterable[str]) -> list[str]:

@@ -6,6 +6,8 @@ A router keeps counts until they are on disk, so that a controller that is kille
 
 import msgspec
 
+from app.errors import Outcome, outcome_of
+
 PERIOD_S = 10.0
 """Seconds that one entry of counts is about. Periods begin at multiples of it, in Unix time, on every router."""
 
@@ -48,7 +50,7 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     completion_tokens: int | None = None
     max_tokens: int | None = None
     sent_tokens: int | None = None
-    """Of a stream that did not end in order: the tokens of the answer that were sent."""
+    """Of a stream that runs, or whose engine has counted nothing: the tokens of the answer that were sent."""
     sent_events: int | None = None
     """The same for a stream whose tokens are not known: its events."""
     trace: str = ""
@@ -73,9 +75,14 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.at + self.duration_s
 
     @property
+    def outcome(self) -> Outcome:
+        """What became of it, once it has ended."""
+        return outcome_of(self.error, self.status)
+
+    @property
     def failed(self) -> bool:
-        """Whether the client got an error, or an answer that was cut short."""
-        return not self.running and (self.status >= 400 or bool(self.error))
+        """Whether its client got an error or an answer that was cut short, or left before its end."""
+        return not self.running and self.outcome != "answered"
 
     @property
     def kind(self) -> tuple[str, str, int, str]:

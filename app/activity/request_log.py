@@ -2,14 +2,16 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
+from msgspec.structs import replace
 
+from app.activity.caller_use import CallerUse
 from app.activity.report import CallerCounts, ListedRequest
-from app.telemetry.logs import SUMMED, Record
+from app.telemetry.logs import SUMMED, Record, Sent
 
 KEPT = 300
 """Requests that wait for the next report. Of more between two reports only the last are listed; all are counted."""
@@ -18,30 +20,37 @@ MOST_RUNNING = 100
 MOST_CALLERS = 10_000
 
 
-_Running = tuple[Record, Mapping[str, str], str, int]
-"""A request, the plan of each endpoint, of which it may not know its own yet, its caller's id, and its trace's."""
+_Running = tuple[Record, Callable[[], Sent], Mapping[str, str], str, int]
+"""A request, what returns how much its client has of a stream, the plan of each endpoint, of which it may not know its
+own yet, its caller's id, and its trace's."""
 
 
 @dataclass(slots=True)
 class RequestLog:
-    """`end`: the number of the request that comes next."""
+    """`end`: the number of the request that comes next. `caller_use`: what callers have used since the start."""
 
     end: int = 0
+    caller_use: CallerUse = field(default_factory=CallerUse)
     _kept: deque["_Seen"] = field(default_factory=lambda: deque(maxlen=KEPT))
     _uses: dict[str, CallerCounts] = field(default_factory=dict)
     _running: dict[int, _Running] = field(default_factory=dict)
 
-    def begin(self, record: Record, plans: Mapping[str, str], *, caller_id: str, trace_id: int) -> None:
+    def begin(
+        self, record: Record, sent: Callable[[], Sent], plans: Mapping[str, str], *, caller_id: str, trace_id: int
+    ) -> None:
         """Lists a request as running, until `add` has its end."""
-        self._running[id(record)] = record, plans, caller_id, trace_id
+        self._running[id(record)] = record, sent, plans, caller_id, trace_id
 
     def running(self) -> list[ListedRequest]:
         """The requests that run now, those that have run longest first."""
         now, clock = time.time(), time.perf_counter()
-        return [
-            _Seen(record, now, clock, plans.get(record.endpoint, ""), caller_id, trace_id, running=True).listed()
-            for record, plans, caller_id, trace_id in islice(self._running.values(), MOST_RUNNING)
-        ]
+        listed = []
+        for record, sent, plans, caller_id, trace_id in islice(self._running.values(), MOST_RUNNING):
+            tokens, events = sent()
+            so_far = replace(record, sent_tokens=tokens, sent_events=events)
+            plan = plans.get(record.endpoint, "")
+            listed.append(_Seen(so_far, now, clock, plan, caller_id, trace_id, running=True).listed())
+        return listed
 
     def waiting(self) -> dict[tuple[str, str], list[float]]:
         """For how long, in seconds, requests have waited for the first byte of a deployment's answer: by endpoint and
@@ -62,6 +71,7 @@ class RequestLog:
         self._kept.append(_Seen(record, time.time(), time.perf_counter(), plan, caller_id, trace_id))
         if caller_id:
             self._count(record, caller_id)
+            self.caller_use.count(record)
 
     def _count(self, record: Record, caller_id: str) -> None:
         if (use := self._uses.get(caller_id)) is None:
@@ -70,9 +80,9 @@ class RequestLog:
             use = self._uses[caller_id] = CallerCounts(caller_id)
         use.requests += 1
         use.failed += record.has_failed
-        if record.usage is not None:
-            use.prompt_tokens += record.usage.prompt_tokens
-            use.completion_tokens += record.usage.completion_tokens
+        if (used := record.used) is not None:
+            use.prompt_tokens += used.prompt_tokens
+            use.completion_tokens += used.completion_tokens
 
     def after(self, number: int) -> tuple[int, list[ListedRequest]]:
         """The kept requests from this number on, and the number of the first of them."""

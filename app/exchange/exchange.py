@@ -178,7 +178,9 @@ class Exchange:
         """Makes the call of the body, checked against the configuration. Raises ClientError."""
         if not self.route.open:
             plans, caller_id = self.writer.plans, self.caller.id
-            self.state.requests.begin(self.record, plans, caller_id=caller_id, trace_id=self._trace_id())
+            self.state.requests.begin(
+                self.record, self.writer.sent, plans, caller_id=caller_id, trace_id=self._trace_id()
+            )
         request, config, bodies = self.request, self.snapshot.config, self.state.access.bodies
         self.size = size = size_of(request.body)
         self.record.endpoint = self._addressed()
@@ -227,13 +229,10 @@ class Exchange:
             bodies = self.state.access.bodies
             await bodies.work(self.size, check_content, self.endpoint.content_filter, self.call.body)
 
-    async def limits(self) -> AbstractAsyncContextManager[object]:
+    def limits(self) -> AbstractAsyncContextManager[object]:
         """Holds what the request takes of its caller's limits. Entering it raises LimitExceeded and Unavailable."""
-        access, name, tokens = self.state.access, self.assignment.endpoint, partial(estimate, self.call.body)
-        if self.size > LONG_BODY and access.counts_tokens(self.caller, name):
-            estimated = await access.bodies.work(self.size, tokens)
-            return access.admit(self.caller, name, lambda: estimated, self.writer)
-        return access.admit(self.caller, name, tokens, self.writer)
+        access, name = self.state.access, self.assignment.endpoint
+        return access.admit(self.caller, name, lambda: self._prompt_estimate(self.call), self.writer)
 
     def slot(self) -> AbstractAsyncContextManager[object]:
         """Holds a slot of an endpoint that has `admission`. Entering it waits in the queue, or raises Unavailable."""
@@ -291,6 +290,9 @@ class Exchange:
     def end(self) -> None:
         """The response is over, or the client is gone."""
         self._room.give_back()
+        if self.record.streamed and self.record.usage is None:
+            self._prompt_estimate(self.call)
+        self.record.manages = self.route.open  # probes of its health are none of an endpoint's requests
         self.state.telemetry.finish(self.record)
         plan = self.writer.plans.get(self.record.endpoint, "")
         if not (self.route.open or self.route.local):
@@ -394,7 +396,14 @@ class Exchange:
         check_length(call.body, config.max_messages)  # a list may have been a string, with its commas escaped
         check_choices(call, config.max_messages)
         check_constraints(call, self.size)
+        if self.size > LONG_BODY:  # this is no work for the event loop
+            self._prompt_estimate(call)
         return call
+
+    def _prompt_estimate(self, call: Call) -> int:
+        if self.record.prompt_estimate is None:
+            self.record.prompt_estimate = estimate(call.body)
+        return self.record.prompt_estimate
 
     def _time_allowed(self) -> float:
         """Seconds for the whole exchange: the configuration's, unless the client wants to wait less."""

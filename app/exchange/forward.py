@@ -409,7 +409,9 @@ class Attempt:
             if constrained_field(request.body) is not None:
                 async with until(exchange.deadline):
                     await self._check_second_event(chunks)
-            await exchange.writer.start_stream(stream.headers, has_ended=lambda: stream.has_ended)
+            await exchange.writer.start_stream(
+                stream.headers, has_ended=lambda: stream.has_ended, tokens_sent=lambda: chunks.tokens_sent
+            )
             cut = cut_calls(request.path, request.body)
             relay = Relay(stream, names_of(self._target), exchange.writer, self._observer, cut)
             await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline)
@@ -601,20 +603,19 @@ class Relay:
             is_complete = self._stream.has_ended and self._writer.failure is None
             self._observer.streamed(self._clock(), in_order=is_complete)
             self._writer.record.usage = self._stream.usage
-            if self._stream.usage is None and not is_complete:
-                self._count_sent(chunks)
+            if self._stream.usage is None:
+                self._count_sent()
         if self._writer.failure is not None and self._stream.aborts:
             if self._rest:
                 await self._writer.send_chunk(self._rest)
             raise StreamAborted
         await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False) if end else b"")
 
-    def _count_sent(self, chunks: ContinuedStream) -> None:
-        record, known = self._writer.record, chunks.tokens_sent
-        if known is None:
-            record.sent_events = self._writer.events + self._rest.count(b"\n\n")
-        else:
-            record.sent_tokens = known
+    def _count_sent(self) -> None:
+        record = self._writer.record
+        record.sent_tokens, record.sent_events = self._writer.sent()
+        if record.sent_events is not None:
+            record.sent_events += self._rest.count(b"\n\n")
 
     async def _keep_alive(self) -> None:
         if sign := self._stream.keep_alive:

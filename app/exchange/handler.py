@@ -54,7 +54,7 @@ async def handle(
                 async with while_connected(receive, exchange.is_answered):
                     await exchange.assign()
                     await exchange.check()
-                    async with await exchange.limits(), exchange.slot():
+                    async with exchange.limits(), exchange.slot():
                         exchange.admitted()
                         observer = observer_of(exchange)
                         await forward(exchange, observer)

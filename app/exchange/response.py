@@ -33,7 +33,7 @@ from app.errors import (
 )
 from app.limits.limiter import Reservation
 from app.routing.traffic import DEPLOYMENT_HEADER
-from app.telemetry.logs import Record, Said, event, where
+from app.telemetry.logs import Record, Said, Sent, event, where
 from app.upstream.target import Target
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -107,6 +107,7 @@ class ResponseWriter:
         self.plans: Mapping[str, str] = {}
         self.events = 0
         self._has_ended: Callable[[], bool] = lambda: False
+        self._tokens_sent: Callable[[], int | None] = lambda: None
 
     @property
     def is_answered(self) -> bool:
@@ -118,12 +119,19 @@ class ResponseWriter:
         return f"{self.record.request_id}-{random.getrandbits(32):08x}"
 
     def tokens_used(self, prompt: int) -> int:
-        """The tokens that the request has cost: as the engine counted them, else `prompt` and one for each event of
-        the stream; none before a deployment was called."""
+        """The tokens that the request has cost: see `Record.used`. Without an answer it is the `prompt`; none before a
+        deployment was called."""
         if self.record.attempts == 0:
             return 0
-        usage = self.record.usage
-        return prompt + self.events if usage is None else usage.prompt_tokens + usage.completion_tokens
+        used = self.record.used
+        return prompt if used is None else used.prompt_tokens + used.completion_tokens
+
+    def sent(self) -> Sent:
+        """What the client has of a stream."""
+        if not self.record.streamed:
+            return Sent()
+        tokens = self._tokens_sent()
+        return Sent(tokens, self.events if tokens is None else None)
 
     def fail(self, error: SwitchyardError) -> None:
         """Records a failure after which the response can no longer be replaced."""
@@ -163,13 +171,15 @@ class ResponseWriter:
         headers: Mapping[str, str],
         media_type: str = EVENT_STREAM,
         has_ended: Callable[[], bool] = lambda: False,
+        tokens_sent: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Sends the head of a stream; `media_type`: server-sent events by default.
 
-        `has_ended`: whether the terminal event has been passed on, after which clients hang up.
+        `has_ended`: whether the terminal event has been passed on, after which clients hang up. `tokens_sent`: how many
+        of the answer's tokens have been, None if that is not known.
         """
         self.record.streamed = True
-        self._has_ended = has_ended
+        self._has_ended, self._tokens_sent = has_ended, tokens_sent
         await self._start(200, media_type, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
     def send_chunk(self, data: bytes) -> Awaitable[None]:

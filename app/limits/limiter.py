@@ -116,10 +116,6 @@ class Limiter:
         applicable = self._applicable(subject, endpoint, tokens)
         return Reservation(self, _who(subject, endpoint), endpoint, applicable, usage)
 
-    def counts_tokens(self, subject: LimitSubject, endpoint: str) -> bool:
-        """Whether a limit on tokens applies."""
-        return self.limiting.of(subject.name, endpoint, subject.limits).tokens_per_minute is not None
-
     def counts_requests(self, subject: LimitSubject, endpoint: str) -> bool:
         """Whether a limit on requests applies."""
         return self._requests(subject, endpoint) is not None

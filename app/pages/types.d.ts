@@ -143,7 +143,7 @@ interface Me {
 
 interface CallerUse {
   caller: string | null;
-  endpoint: string;
+  endpoint: string | null;
   requests: number;
   failed: number;
   prompt_tokens: number;

@@ -247,7 +247,7 @@ class Router:
             self._overview,
             ExportApi(services, exports=exports),
             AuditApi(services, keeping=keeping),
-            CallersApi(services),
+            CallersApi(services, use=self.state.requests.caller_use),
             KeysApi(services),
             ActivityApi(services, own=self._activity.board),
             ModelsApi(services, fleet=known),

@@ -14,6 +14,7 @@ from starlette.requests import Request as HTTPRequest
 
 from app.access.caller import ANONYMOUS_CALLER, Caller, Roles
 from app.access.keys import KeyUse
+from app.activity.caller_use import CallerUse, Use
 from app.config.experiments import is_active
 from app.config.schema import Config
 from app.dialects.base import Reply
@@ -21,7 +22,6 @@ from app.dialects.bodies import dump
 from app.limits.limiter import Allowance
 from app.server.colours import COLOURS, deployment_colours
 from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, openai_words
-from app.telemetry.caller_use import Use
 from app.version import own_version
 
 
@@ -73,11 +73,13 @@ def me_document(
 
 def callers_document(since: float, uses: Iterable[tuple[str, str, Use]], keys: Iterable[KeyUse]) -> dict[str, Any]:
     """Every caller's use since `since` (Unix seconds), and every API key's end and last use. The caller None represents
-    all not counted separately."""
+    all not counted separately, the endpoint None their requests that reached none."""
     return {
         "view": "this router alone: each router counts what it has answered since it started",
         "since": since,
-        "callers": [{"caller": caller or None, "endpoint": endpoint, **asdict(use)} for caller, endpoint, use in uses],
+        "callers": [
+            {"caller": caller or None, "endpoint": endpoint or None, **asdict(use)} for caller, endpoint, use in uses
+        ],
         "keys": [_key(key) for key in keys],
     }
 
@@ -109,10 +111,10 @@ _NEVER_CACHED = {"cache-control": "no-store"}
 
 
 class CallersApi(RoutedApi):
-    """The routes."""
+    """The routes. `use`: what callers have used on this router."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, *, use: CallerUse) -> None:
+        self._services, self._use = services, use
         self._api = Api("switchyard", services, openai_words)
 
     def _table(self) -> list[ApiRoute]:
@@ -137,6 +139,6 @@ class CallersApi(RoutedApi):
 
     async def _callers(self, request: HTTPRequest, context: OperationContext) -> Reply:
         self._services.views()  # before the first configuration, nobody has rights
-        access, use = self._services.access, self._services.telemetry.caller_use
+        access, use = self._services.access, self._use
         access.roles.require_viewer(context.caller, "see what others use")
         return Reply(dump(callers_document(use.since, use.items(), access.key_uses())), headers=_NEVER_CACHED)

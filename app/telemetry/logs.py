@@ -10,13 +10,13 @@ import time
 import traceback
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 from pydantic_core import to_json
 
 from app.engine.output import Usage
-from app.errors import CLIENT_GONE, TooManyRefusals, Unauthorized
+from app.errors import TooManyRefusals, Unauthorized, outcome_of
 
 # ``ts`` (UTC), ``level``, ``event`` (a stable snake_case name), ``message`` where there is one, and the event's fields:
 #
@@ -104,6 +104,13 @@ MOST_PAUSES = 20
 _log = logging.getLogger("switchyard.access")
 
 
+class Sent(NamedTuple):
+    """What a client has of a stream: the answer's `tokens`, or its `events` where the tokens are not known."""
+
+    tokens: int | None = None
+    events: int | None = None
+
+
 class Said(msgspec.Struct, frozen=True):
     """What a client was told of its request's failure: the text, the code, and the field at fault, "" without one.
     `is_engines`: the text is the engine's, which may quote the prompt. `engine_message`: its own words where the client
@@ -141,8 +148,10 @@ class Record(msgspec.Struct):
     """What is recorded of the request's text: `whole`, `redacted`, or "" for none."""
     usage: Usage | None = None
     max_tokens: int | None = None
+    prompt_estimate: int | None = None
+    """The prompt's tokens as limits count them before the engine has, once somebody wants to know."""
     sent_tokens: int | None = None
-    """Of a stream that did not end in order: the tokens of the answer that were sent."""
+    """Of a stream whose engine has counted nothing: the tokens of the answer that were sent."""
     sent_events: int | None = None
     """The same for a stream whose tokens are not known: its events."""
     manages: bool = False
@@ -166,8 +175,17 @@ class Record(msgspec.Struct):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the client, which has not left, got an error or an answer that was cut short."""
-        return (self.status >= 400 or bool(self.error)) and self.error != CLIENT_GONE
+        """Whether its client got an error or an answer that was cut short, or left before its end."""
+        return outcome_of(self.error, self.status) != "answered"
+
+    @property
+    def used(self) -> Usage | None:
+        """The tokens that it has cost: as the engine counted them; else those of a stream that were sent, and for its
+        prompt the estimate. None if neither is known."""
+        sent = self.sent_tokens if self.sent_tokens is not None else self.sent_events
+        if self.usage is not None or sent is None:
+            return self.usage
+        return Usage(self.prompt_estimate or 0, sent)
 
     @property
     def labels(self) -> tuple[str, str, str, str]:
@@ -215,9 +233,9 @@ def _fields(record: Record, elapsed_s: float) -> dict[str, object]:
         line["moves"], line["pause_ms"] = record.moves, round(record.pause_s * 1000, 1)
     if record.first_byte is not None:
         line["first_byte_ms"] = round((record.first_byte - record.started) * 1000, 1)
-    if record.usage is not None:
-        line["prompt_tokens"] = record.usage.prompt_tokens
-        line["completion_tokens"] = record.usage.completion_tokens
+    if (used := record.used) is not None:
+        line["prompt_tokens"] = used.prompt_tokens
+        line["completion_tokens"] = used.completion_tokens
     if record.error:
         line["error"] = record.error
     return line

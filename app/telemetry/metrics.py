@@ -36,7 +36,6 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from app.aio import run_in_background
-from app.telemetry.caller_use import CallerUse
 from app.telemetry.logs import Record, log_request
 
 _BATCH = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -230,7 +229,8 @@ class RequestSeries:
                 _observe(self._per_token, PER_TOKEN, rest / (usage.completion_tokens - 1))
         if usage is not None:
             _observe(self._input, TOKENS, usage.prompt_tokens)
-            _observe(self._output, TOKENS, usage.completion_tokens)
+        if (used := record.used) is not None:
+            _observe(self._output, TOKENS, used.completion_tokens)
         if record.max_tokens is not None:
             _observe(self._max_tokens, TOKENS, min(record.max_tokens, _MAX_OBSERVED))
 
@@ -431,7 +431,6 @@ class Telemetry(LedgerMetrics):
             registry=registry,
         )
         self.routing = RoutingMetrics(registry)
-        self.caller_use = CallerUse()
         self.mirrored_requests = Counter(
             "switchyard_mirrored_requests",
             "Requests drawn for a mirror, by what became of their copy: compared, failed, skipped_…",
@@ -528,7 +527,6 @@ class Telemetry(LedgerMetrics):
         series.count(record, elapsed)
         if record.error:
             self.child(self.errors, *record.labels, record.error).inc()
-        self.caller_use.count(record)
         log_request(record, elapsed)
 
     def working(self, record: Record) -> AbstractContextManager[None]:

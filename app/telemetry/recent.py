@@ -4,12 +4,12 @@ A reading is taken every few seconds and on demand, so requests pay nothing for 
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from app.errors import CLIENT_GONE, ClientError
+from app.errors import outcome_of
 from app.telemetry.metrics import Telemetry
 
 EVERY_S = 10.0
@@ -20,29 +20,6 @@ Arm = tuple[str, str]
 
 _DRAWN = frozenset({"override", "pinned", "sticky", "traffic", "failover"})
 """The reasons for which the plan decided. For the others, the client named the deployment."""
-
-
-def _kinds(error: type[ClientError]) -> Iterator[str]:
-    if error.is_clients_fault:
-        yield error.kind
-    for more in error.__subclasses__():
-        yield from _kinds(more)
-
-
-_REFUSALS = frozenset(_kinds(ClientError))
-"""The kinds of errors that are the client's fault."""
-
-Outcome = Literal["answered", "errors", "refused", "left"]
-"""What became of a request: `errors` that the client did not cause, `refused` for its fault, or `left` by it."""
-
-
-def outcome_of(error: str) -> Outcome:
-    """The outcome of a request with an error of this kind, whatever its status: a stream may fail after a 200."""
-    if not error:
-        return "answered"
-    if error == CLIENT_GONE:
-        return "left"
-    return "refused" if error in _REFUSALS else "errors"
 
 
 @dataclass(slots=True)

@@ -142,8 +142,8 @@ def test_managers_see_what_callers_used_and_no_answer_has_a_key(callers: Callers
     view = answer.json()
     assert started - 60 < view["since"] <= time.time()
     assert "this router alone" in view["view"]
-    ann, eve = view["callers"]
-    assert (eve["endpoint"], eve["requests"], eve["failed"]) == ("chat", 1, 1), "one has no endpoint"
+    ann, *eves = view["callers"]
+    assert [(eve["endpoint"], eve["requests"], eve["failed"]) for eve in eves] == [(None, 1, 1), ("chat", 1, 1)]
     assert started <= ann.pop("last_at") <= time.time()
     assert ann == {
         "caller": "ann",

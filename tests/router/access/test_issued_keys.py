@@ -317,11 +317,26 @@ def test_a_key_has_no_limits_that_several_routers_cannot_count_together(issuing:
         assert issuing.create("team").status_code == 201
 
 
-def test_the_use_of_each_day_is_that_of_all_routers(issuing: Issuing) -> None:
+def test_the_use_of_each_day_is_that_of_all_routers_and_what_requests_and_callers_say(issuing: Issuing) -> None:
     issuing.create("team")
     for url in (issuing.a, issuing.b, issuing.b):
         wait_until(lambda url=url: issuing.chat(url, "team") == 200)  # type: ignore[misc]
+    assert issuing.chat(issuing.a, "team", model="none") == 404
+    assert issuing.chat(issuing.b, "team", temperature="hot") == 400
     wait_until(lambda: issuing.listed()["team"]["uses"])
-    wait_until(lambda: issuing.listed()["team"]["uses"][-1]["requests"] == 3, lambda: issuing.listed()["team"]["uses"])
+    wait_until(lambda: issuing.listed()["team"]["uses"][-1]["requests"] == 5, lambda: issuing.listed()["team"]["uses"])
     assert len(issuing.listed()["team"]["uses"]) == 14
-    assert issuing.listed()["team"]["uses"][-1]["completion_tokens"] == 9
+    today = {"requests": 5, "failed": 2, "prompt_tokens": 27, "completion_tokens": 9}
+    assert issuing.listed()["team"]["uses"][-1] == today
+    matching = [
+        issuing.call("GET", f"/api/requests?caller=team{more}").json()["matching"] for more in ("", "&status=failed")
+    ]
+    assert matching == [5, 2]
+    headers = {"authorization": f"Bearer {issuing.keys['boss']}"}
+    rows = [
+        row
+        for url in (issuing.a, issuing.b)
+        for row in httpx.get(f"{url}/api/callers", headers=headers).json()["callers"]
+        if row["caller"] == "team"
+    ]
+    assert {field: sum(row[field] for row in rows) for field in today} == today

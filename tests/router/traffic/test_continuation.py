@@ -311,8 +311,8 @@ def test_nothing_waits_for_a_client_that_has_gone(rig: ContinuingRig) -> None:
 
 
 def test_a_stream_that_its_client_leaves_tells_how_many_tokens_it_had(rig: ContinuingRig) -> None:
-    def listed() -> list[dict[str, Any]]:
-        requests: list[dict[str, Any]] = rig.client.get("/api/requests?status=left").json()["requests"]
+    def listed(status: str) -> list[dict[str, Any]]:
+        requests: list[dict[str, Any]] = rig.client.get(f"/api/requests?status={status}").json()["requests"]
         return requests
 
     rig.engine.fates = [Fate(3, "silence")]
@@ -321,9 +321,15 @@ def test_a_stream_that_its_client_leaves_tells_how_many_tokens_it_had(rig: Conti
         parts, text = response.iter_text(), ""
         while text.count("data: ") < 3:
             text += next(parts)
-    wait_until(listed)
-    (request,) = listed()
+        wait_until(lambda: [one["sent_tokens"] for one in listed("running")] == [3])
+    wait_until(lambda: listed("left"))
+    (request,) = listed("left")
     assert (request["outcome"], request["sent_tokens"], request["completion_tokens"]) == ("left", 3, None)
+    (use,) = rig.client.get("/api/callers").json()["callers"]
+    assert (use["requests"], use["failed"], use["completion_tokens"]) == (1, 1, 3)
+    assert use["prompt_tokens"] > 0, "an estimate, as limits count it"
+    counted = r'gen_ai_client_token_usage_tokens_sum\{.*gen_ai_token_type="(\w+)".*\} (.*)'
+    assert re.findall(counted, rig.client.get("/metrics").text) == [("output", "3.0")], "no estimate"
 
 
 def test_a_successor_that_refuses_ends_the_stream_with_the_engines_failure(rig: ContinuingRig) -> None:

@@ -16,7 +16,7 @@ from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLo
 from app.engine.output import Usage
 from app.experiments.activity import ActivityKeeper
 from app.experiments.storage.store import LocalStore
-from app.telemetry.logs import Record
+from app.telemetry.logs import Record, Sent
 from app.telemetry.recent import BucketCounts, Counts
 from tests.support.waiting import wait_until_async
 
@@ -80,7 +80,7 @@ def test_requests_wait_from_the_call_of_a_deployment_to_the_first_byte() -> None
     log = RequestLog()
     queued, asked, answered = (Record("openai", "chat", name, endpoint="chat", deployment="blue") for name in "abc")
     for record in (queued, asked, answered):
-        log.begin(record, {}, caller_id="", trace_id=0)
+        log.begin(record, Sent, {}, caller_id="", trace_id=0)
     asked.sent = time.perf_counter() - 50
     answered.sent, answered.first_byte = asked.sent, asked.sent + 1
     assert log.waiting() == {("chat", "blue"): [pytest.approx(50, abs=5)]}
@@ -213,7 +213,7 @@ async def test_a_running_request_is_reported_until_it_ends(tmp_path: Path) -> No
             await wait_until_async(partial(lambda board: seen(board) == list(wanted), board))
 
     async with reporter.running():
-        log.begin(record, {"chat": "0-abc"}, caller_id="key-1", trace_id=0)
+        log.begin(record, Sent, {"chat": "0-abc"}, caller_id="key-1", trace_id=0)
         await shows((True, "", "0-abc"))
         record.deployment = "blue"
         await shows((True, "blue", "0-abc"))
@@ -225,7 +225,7 @@ def test_of_many_running_requests_those_that_have_run_longest_are_reported() -> 
     log = RequestLog()
     records = [Record("openai", "chat", f"r{number}") for number in range(MOST_RUNNING + 5)]
     for record in records:
-        log.begin(record, {}, caller_id="", trace_id=0)
+        log.begin(record, Sent, {}, caller_id="", trace_id=0)
     assert [one.id for one in log.running()] == [record.request_id for record in records[:MOST_RUNNING]]
     for record in records[:7]:
         record.error = "unauthorized"

@@ -244,12 +244,15 @@ def test_requests_at_no_endpoint_are_counted_since_the_moment_from_which_all_are
     [
         ("left", {"sent_tokens": 12}, "12 in the answer until the client left"),
         ("errors", {"sent_tokens": 1}, "1 in the answer until it was cut short"),
-        ("left", {"sent_events": 13}, "not counted; 13 events until the client left"),
+        ("left", {"sent_events": 13}, "about 13 in the answer until the client left, by its events"),
         ("left", {}, "not counted"),
+        ("answered", {"sent_events": 13}, "about 13 in the answer, by its events"),
+        (None, {"sent_tokens": 4}, "4 in the answer so far"),
+        (None, {"running": True}, "not known yet"),
     ],
 )
-def test_an_answer_that_did_not_end_says_how_much_of_it_was_sent(
-    outcome: str, sent: dict[str, int], words: str
+def test_an_answer_that_its_engine_has_not_counted_says_how_much_of_it_was_sent(
+    outcome: str | None, sent: dict[str, int], words: str
 ) -> None:
     unknown = {"prompt_tokens": None, "completion_tokens": None, "sent_tokens": None, "sent_events": None}
     assert call("tokens", {**REQUEST, **unknown, "outcome": outcome, **sent}) == words

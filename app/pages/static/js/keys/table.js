@@ -174,7 +174,7 @@ function uses({ uses: days }) {
       "div",
       { class: "small" },
       words,
-      failed ? h("span", { class: "hint" }, `, ${whole(failed)} failed or refused`) : null,
+      failed ? h("span", { class: "hint" }, `, ${whole(failed)} failed, refused or left`) : null,
     ),
   ];
 }

@@ -150,7 +150,7 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
 
 /** @param {Callers} document */
 function everybody({ since, callers, view }) {
-  const counted = ["Requests", "Failed or refused", "Prompt tokens", "Answer tokens", "Last"];
+  const counted = ["Requests", "Failed, refused or left", "Prompt tokens", "Answer tokens", "Last"];
   /** @param {CallerUse} use */
   const row = (use) => {
     const values = [
@@ -161,7 +161,7 @@ function everybody({ since, callers, view }) {
       "tr",
       { key: JSON.stringify([use.caller, use.endpoint]) },
       cell("", use.caller ?? "all other callers", { header: true }),
-      cell("Endpoint", use.endpoint),
+      cell("Endpoint", use.endpoint ?? "none"),
       values.map((value, index) => cell(counted[index], value, { number: true })),
     );
   };
@@ -170,8 +170,7 @@ function everybody({ since, callers, view }) {
     h(
       "p",
       { class: "hint" },
-      `Since ${moment(since)}, counted by ${view}. Only requests that name an endpoint are counted here: `,
-      "the numbers by day above are of all routers and of all requests.",
+      `Since ${moment(since)}, counted by ${view}. The numbers by day above are those of all routers.`,
     ),
     callers.length
       ? table(

@@ -5,7 +5,7 @@ import { Filters, remember, same } from "../filters.js";
 import { count, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
 import { cell, documented, mark, staleness, staleNotice, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
-import { errorWords, result, slowness, timeline, whyNowhere } from "../requests/timeline.js";
+import { answerTokens, errorWords, result, slowness, timeline, whyNowhere } from "../requests/timeline.js";
 import { bars, withAxes } from "../sparkline.js";
 
 export const title = "Requests";
@@ -355,7 +355,7 @@ function row(request) {
     }),
     cell("First byte", or(seconds(request.first_byte_s)), { number: true }),
     cell("Prompt tokens", or(whole(request.prompt_tokens)), { number: true }),
-    cell("Answer tokens", or(whole(request.completion_tokens ?? request.sent_tokens)), { number: true }),
+    cell("Answer tokens", or(answerTokens(request)), { number: true }),
   );
 }
 

@@ -232,7 +232,7 @@ export function timeline(request, traceUrl) {
  */
 export function tokens(request) {
   const { prompt_tokens, completion_tokens, max_tokens, first_byte_s, duration_s, pause_s } = request;
-  if (prompt_tokens === null) return sent(request) ?? "not counted";
+  if (prompt_tokens === null) return sent(request) ?? (request.running ? "not known yet" : "not counted");
   const most = max_tokens === null ? "" : ` of at most ${whole(max_tokens)}`;
   const time = first_byte_s === null ? 0 : duration_s - first_byte_s - pause_s;
   const rate = completion_tokens && time > 0.01 ? `, ${number(completion_tokens / time)}/s` : "";
@@ -240,12 +240,27 @@ export function tokens(request) {
 }
 
 /**
- * What was sent of an answer that did not end in order.
+ * The tokens of the answer: as its engine counted them, else what was sent of a stream, an event for a token where the
+ * tokens are not known.
  *
  * @param {ListedRequest} request
  */
-function sent({ sent_tokens, sent_events, outcome }) {
-  const until = outcome === "left" ? "until the client left" : "until it was cut short";
-  if (sent_tokens !== null) return `${whole(sent_tokens)} in the answer ${until}`;
-  return sent_events === null ? null : `not counted; ${count(sent_events, "event", "events")} ${until}`;
+export function answerTokens({ completion_tokens, sent_tokens, sent_events }) {
+  const known = whole(completion_tokens ?? sent_tokens);
+  return known ?? (sent_events === null ? null : `about ${whole(sent_events)}`);
+}
+
+/** @type {Partial<Record<Outcome, string>>} */
+const UNTIL = { left: " until the client left", errors: " until it was cut short" };
+
+/**
+ * What was sent of a stream that runs, or whose engine has counted nothing.
+ *
+ * @param {ListedRequest} request
+ */
+function sent(request) {
+  const tokens = answerTokens(request);
+  if (tokens === null) return null;
+  const until = request.outcome === null ? " so far" : (UNTIL[request.outcome] ?? "");
+  return `${tokens} in the answer${until}${request.sent_tokens === null ? ", by its events" : ""}`;
 }

@@ -12,11 +12,8 @@ _MOST = 10_000
 
 @dataclass(slots=True)
 class Use:
-    """One caller's requests on one endpoint. `failed`: requests answered with an error, or whose answer was cut short;
-    not those whose client disconnected.
-
-    `last_at` is in Unix seconds.
-    """
+    """One caller's requests on one endpoint. `failed`: those that were not answered completely. `last_at` is in Unix
+    seconds."""
 
     requests: int = 0
     failed: int = 0
@@ -26,7 +23,7 @@ class Use:
 
 
 class CallerUse:
-    """Counts of finished requests since `since` (Unix seconds), by name of the caller and endpoint.
+    """Counts of finished requests since `since` (Unix seconds), by name of the caller and endpoint, "" for none.
 
     Beyond `most` pairs, new callers are counted together, under the name "".
     """
@@ -37,18 +34,16 @@ class CallerUse:
         self._uses: dict[tuple[str, str], Use] = {}
 
     def count(self, record: Record) -> None:
-        """Counts a finished request, if it has a caller and an endpoint. Reading or changing an endpoint is not use."""
-        if not record.caller or not record.endpoint or record.manages:
-            return
+        """Counts a finished request."""
         pair = record.caller, record.endpoint
         if (use := self._uses.get(pair)) is None:
             use = self._new(pair)
         use.requests += 1
         use.last_at = self._clock()
         use.failed += record.has_failed
-        if record.usage is not None:
-            use.prompt_tokens += record.usage.prompt_tokens
-            use.completion_tokens += record.usage.completion_tokens
+        if (used := record.used) is not None:
+            use.prompt_tokens += used.prompt_tokens
+            use.completion_tokens += used.completion_tokens
 
     def items(self) -> Iterator[tuple[str, str, Use]]:
         """Caller, endpoint, use: ordered by both."""

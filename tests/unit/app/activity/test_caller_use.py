@@ -1,9 +1,7 @@
 """Each caller's usage, as one router counts it."""
 
-import pytest
-
+from app.activity.caller_use import CallerUse, Use
 from app.engine.output import Usage
-from app.telemetry.caller_use import CallerUse, Use
 from app.telemetry.logs import Record
 
 
@@ -22,29 +20,16 @@ def test_requests_failures_and_tokens_are_counted_by_caller_and_endpoint() -> No
     use.count(record("ann", usage=Usage(1, 1)))
     use.count(record("ann", "embed", status=429, error="limit"))
     use.count(record("bob", error="broken"))
-    use.count(record("cid", status=499, error="client_gone"))
+    use.count(record("cid", "", status=404, error="not_found"))
+    use.count(record("cid", status=499, error="client_gone", sent_tokens=5, prompt_estimate=7))
     assert use.since == 100.0
     assert list(use.items()) == [
         ("ann", "chat", Use(2, 0, 10, 4, 160.0)),
         ("ann", "embed", Use(1, 1, 0, 0, 160.0)),
         ("bob", "chat", Use(1, 1, 0, 0, 160.0)),
-        ("cid", "chat", Use(1, 0, 0, 0, 160.0)),
+        ("cid", "", Use(1, 1, 0, 0, 160.0)),
+        ("cid", "chat", Use(1, 1, 7, 5, 160.0)),
     ]
-
-
-@pytest.mark.parametrize("labels", [("", "chat"), ("ann", "")])
-def test_requests_without_a_caller_or_endpoint_are_not_counted(labels: tuple[str, str]) -> None:
-    use = CallerUse()
-    use.count(record(*labels))
-    assert list(use.items()) == []
-
-
-def test_reading_or_changing_an_endpoint_is_no_use_of_it() -> None:
-    use = CallerUse()
-    looked = record("ann", "")
-    looked.manage("chat")
-    use.count(looked)
-    assert list(use.items()) == []
 
 
 def test_callers_beyond_the_bound_are_counted_together() -> None:
