@@ -17,7 +17,6 @@ from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.engine.fake_engine import FakeEngine
 from tests.support.experiments.recording_controller import Keeper
-from tests.support.processes.certificates import certificate_for, server_context
 from tests.support.processes.servers import ServerPool, serve
 
 PROMPT = AccessTiming(refresh_every_s=0.05)
@@ -80,15 +79,8 @@ class Rig:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def private_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SSLContext]:
-    """The TLS settings of a server that everything here trusts, and no other.
-
-    It also saves time: each HTTP client loads all authorities, and the usual 140 take 20 to 70 ms of CPU.
-    """
-    certificate, key = certificate_for("127.0.0.1", tmp_path_factory.mktemp("tls"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSL_CERT_FILE", str(certificate))
-        yield server_context(certificate, key)
+def _trusts_one_authority(private_authority: SSLContext) -> None:
+    """Everything here."""
 
 
 @pytest.fixture(scope="session")

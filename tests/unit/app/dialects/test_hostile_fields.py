@@ -98,9 +98,9 @@ def handle(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
 def test_no_value_of_a_field_is_an_internal_error(dialect: Dialect, route: Route, model: Any) -> None:
     least = least_body(model)
     names = [*model.model_fields, "messages", "x"]
-    for name in names:
-        for value in VALUES:
-            handle(dialect, route, {**least, name: value})
+    for number, (name, value) in enumerate(itertools.product(names, VALUES)):
+        handle(dialect, route, {**least, name: value})
+        if NIGHTLY or number % 4 == 0:
             handle(dialect, route, {**least, "stream": True, "n": 2, name: value})
 
 

@@ -35,7 +35,7 @@ LINES: Mapping[str, str] = {
     "keys rotate": "--name me --file keys.yaml",
     "keys list": "",
     "keys internal": "",
-    "demo traffic": "chat --minutes 0.1 --rate 20",
+    "demo traffic": "chat --minutes 0.01 --rate 20",
     "k8s new": "cluster --values values.yaml",
     "k8s render": "cluster",
     "experiments list": "",
@@ -94,6 +94,27 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Server:
+    """Gives every request the same answer."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.url = ""
+        self.app = Starlette(routes=[Route("/{path:path}", self._answer, methods=["GET", "POST", "PUT"])])
+
+    async def _answer(self, _: Request) -> Response:
+        if self.status == 200:
+            return HTMLResponse("<html>")
+        return JSONResponse({"error": {"message": "no"}}, self.status)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    with serve(server.app) as server.url:
+        yield server
+
+
 def run(path: str, arguments: str) -> int:
     return main([*path.split(), *shlex.split(arguments)])
 
@@ -146,17 +167,11 @@ def test_without_a_run_it_is_3_in_one_line(path: str, capsys: pytest.CaptureFixt
     ],
 )
 def test_the_answer_of_a_server_decides(
-    path: str, status: int | None, code: ExitCode, capsys: pytest.CaptureFixture[str]
+    server: Server, path: str, status: int | None, code: ExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`status` None: nobody listens; 200: a page of another program."""
-
-    async def answer(_: Request) -> Response:
-        if status == 200:
-            return HTMLResponse("<html>")
-        return JSONResponse({"error": {"message": "no"}}, status or 500)
-
-    with serve(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST", "PUT"])])) as url:
-        status_code = run(path, f"{LINES[path]} --url {url if status else 'http://127.0.0.1:9'}")
+    server.status = status or 0
+    status_code = run(path, f"{LINES[path]} --url {server.url if status else 'http://127.0.0.1:9'}")
     is_client = (path, status) == ("demo traffic", 200)  # which asks no router, but the model
     assert status_code == (ExitCode.UNREACHABLE if is_client else code)
     printed = capsys.readouterr()
