@@ -6,6 +6,7 @@ Its name, `PROTOCOL`, is what uvicorn takes for `http`; this module imports uvic
 import asyncio
 from collections.abc import Awaitable, Iterator
 from functools import lru_cache
+from itertools import starmap
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -91,36 +92,34 @@ class PlainCycle(RequestResponseCycle):
         """Takes the head of a response; False if it is none, or has a header that uvicorn must look at."""
         if message["type"] != "http.response.start" or message["status"] != 200 or self.scope["method"] != "POST":
             return False
-        headers = [*self.default_headers, *message["headers"]]
-        names, values = zip(*headers, strict=True)
-        if self.access_log or not _are_plain(names) or b"".join(values).translate(None, _IN_VALUES):
+        try:
+            lines = b"".join(starmap(_line, [*self.default_headers, *message["headers"]]))
+        except ValueError:
             return False
-        if is_chunked := _LENGTH not in names:
-            framing = b"transfer-encoding: chunked\r\n"
-        elif (length := values[names.index(_LENGTH)]).isdigit():
-            self.expected_content_length, framing = int(length), b""
+        head = STATUS_LINE[200] + lines
+        if (at := head.find(_LENGTH)) < 0:
+            self.chunked_encoding, framing = True, b"transfer-encoding: chunked\r\n"
+        elif (length := head[at + len(_LENGTH) : head.index(b"\r", at + 1)]).isdigit():
+            self.chunked_encoding, self.expected_content_length, framing = False, int(length), b""
         else:
             return False
         self._is_plain = self.response_started = True
-        self.chunked_encoding = is_chunked
         self.waiting_for_100_continue = False
-        lines = b"\r\n".join(map(b": ".join, headers))
-        end = b"" if self.keep_alive else b"connection: close\r\n"
-        self._head = b"%b%b\r\n%b%b\r\n" % (STATUS_LINE[200], lines, end, framing)
+        self._head = b"%b%b%b\r\n" % (head, b"" if self.keep_alive else b"connection: close\r\n", framing)
         return True
 
 
-_LENGTH = b"content-length"
+_LENGTH = b"\r\ncontent-length: "
 _FRAMING = frozenset({b"connection", b"transfer-encoding"})
-_IN_VALUES = bytes(byte for byte in range(256) if not HEADER_VALUE_RE.search(bytes([byte])))
 
 
-@lru_cache(maxsize=256)
-def _are_plain(names: tuple[bytes, ...]) -> bool:
-    """Whether the names of a head are valid, in lower case, and say nothing that changes how the response ends, but
-    its length."""
-    is_any_wrong = any(HEADER_RE.search(name) or name != name.lower() or name in _FRAMING for name in names)
-    return not is_any_wrong and names.count(_LENGTH) < 2
+@lru_cache(maxsize=1024)
+def _line(name: bytes, value: bytes) -> bytes:
+    """The line of a header. Raises ValueError for one that is not valid, not in lower case, or changes how the response
+    ends, but for its length. Nearly all headers of a response are those of others, too."""
+    if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value) or name != name.lower() or name in _FRAMING:
+        raise ValueError
+    return b"%b: %b\r\n" % (name, value)
 
 
 class _Sent:

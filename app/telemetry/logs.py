@@ -198,19 +198,21 @@ def log_request(record: Record, elapsed_s: float) -> None:
     if record.error in SUMMED:
         return
     if _log.isEnabledFor(logging.INFO):
-        _log.callHandlers(_line("request", _fields(record, elapsed_s)))  # it has no filters
+        _log.callHandlers(_line(_fields(record, elapsed_s)))  # it has no filters
 
 
 @cache
 def _common() -> dict[str, object]:
-    """The fields that the log records of all requests share."""
-    return vars(_log.makeRecord(_log.name, logging.INFO, __file__, 0, "", (), None))
+    """The attributes that the log records of all requests share, and the places of the others."""
+    extra = event("request")
+    return vars(_log.makeRecord(_log.name, logging.INFO, __file__, 0, "", (), None, extra=extra))
 
 
-def _line(name: str, fields: dict[str, object]) -> logging.LogRecord:
-    """An event's log record as from `_log.makeRecord`, which looks up process, thread and file name for each line."""
-    line, now = logging.LogRecord.__new__(logging.LogRecord), time.time()
-    line.__dict__ = {**_common(), "created": now, "msecs": now % 1 * 1000, "event": name, "fields": fields}
+def _line(fields: dict[str, object]) -> logging.LogRecord:
+    """A request's log record as from `_log.makeRecord`, which looks up process, thread and file name for each line."""
+    line, now, given = logging.LogRecord.__new__(logging.LogRecord), time.time(), _common().copy()
+    given["created"], given["msecs"], given["fields"] = now, now % 1 * 1000, fields
+    line.__dict__ = given
     return line
 
 
