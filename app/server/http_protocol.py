@@ -50,12 +50,15 @@ class PlainCycle(RequestResponseCycle):
     def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]
         """Sends a message of ASGI."""
         if not (self.flow.write_paused or self.disconnected or self.response_complete):
-            if self._is_plain and (body := self._framed(message)) is not None:
-                if body := self._head + body:
+            if self._is_plain and self.chunked_encoding and message.get("more_body", False):
+                if body := message.get("body"):
+                    self.transport.write(b"%b%x\r\n%b\r\n" % (self._head, len(body), body))
                     self._head = b""
-                    self.transport.write(body)
-                if not message.get("more_body", False):
-                    self._end()
+                return _SENT
+            if self._is_plain and (last := self._last(message)) is not None:
+                self.transport.write(self._head + last)
+                self._head = b""
+                self._end()
                 return _SENT
             if not self.response_started and self._begins_plainly(message):
                 asyncio.get_running_loop().call_soon(self._write_head)
@@ -63,17 +66,14 @@ class PlainCycle(RequestResponseCycle):
         self._write_head()
         return super().send(message)
 
-    def _framed(self, message: Any) -> bytes | None:
-        """What is written of a body: a chunk, or the whole body if it has the length of the head. None: uvicorn must
-        look at it."""
-        if message["type"] != "http.response.body":
+    def _last(self, message: Any) -> bytes | None:
+        """What is written of the last part of a body, which may be all of it. None: uvicorn must look at it."""
+        if message["type"] != "http.response.body" or message.get("more_body", False):
             return None
         body: bytes = message.get("body", b"")
-        has_more = message.get("more_body", False)
-        if not self.chunked_encoding:
-            return body if not has_more and len(body) == self.expected_content_length else None
-        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-        return chunk if has_more else chunk + b"0\r\n\r\n"
+        if self.chunked_encoding:
+            return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
+        return body if len(body) == self.expected_content_length else None
 
     def _end(self) -> None:
         """As uvicorn ends a response."""
