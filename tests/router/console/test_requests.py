@@ -10,7 +10,7 @@ from playwright.async_api import Page, Route, expect
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
-from tests.support.engine.fake_engine import frame, stream
+from tests.support.engine.fake_engine import chunk, frame, stream
 from tests.support.waiting import wait_until_async
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -294,15 +294,19 @@ async def test_a_failed_request_says_what_its_client_was_told(
     message = "temperature: Input should be a valid number"
     assert send(rig, headers={"x-request-id": "wrong"}, temperature="hot") == 400
     assert send(rig, headers={"x-request-id": "lost"}, model="none") == 404
+    rig.blue.answer = lambda body: stream([chunk("Hel")])
+    assert send(rig, stream=True) == 200
     await page.goto("/ui#/requests")
     rows = page.get_by_role("region", name="Requests").locator("tbody tr")
-    await expect(rows).to_have_count(2)
+    await expect(rows).to_have_count(3)
+    await expect(rows.filter(has_text="200, then cut short: deployment failed")).to_have_count(1)
+    assert await page.get_by_role("region", name="Requests").evaluate("(it) => it.scrollWidth - it.clientWidth") <= 0
     wrong, lost = rows.filter(has_text="400"), rows.filter(has_text="404")
     await expect(wrong).to_contain_text(message)
     await expect(wrong).to_contain_text("chat")
     await expect(lost).to_contain_text("no endpoint has this name")
     groups = page.get_by_role("region", name="Errors")
-    await expect(groups.get_by_role("listitem").filter(has_text="at chat")).to_contain_text(message)
+    await expect(groups.get_by_role("listitem").filter(has_text="400")).to_contain_text(message)
     await expect(groups).to_contain_text("404 not found at no endpoint (no endpoint has this name)")
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []

@@ -405,6 +405,14 @@ export async function mount(root, context) {
               { class: "stacked" },
             )
           : h("p", { class: "hint" }, "None is declared."),
+        report.guardrails.length
+          ? h(
+              "p",
+              { class: "hint small" },
+              "Each deployment's column counts the units with the event, each unit once, and below them the requests " +
+                "with it, of those that have ended.",
+            )
+          : null,
       ),
       h("section", { key: "split" }, h("h2", {}, term("split", "Split")), sampleRatio(report, arms, colourOf)),
       listed("warnings", "Warnings", report.warnings),

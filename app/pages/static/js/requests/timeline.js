@@ -55,6 +55,7 @@ const NOWHERE = {
   too_large: "it was too large to be read",
   too_slow: "it did not come whole",
   client_gone: "its client left before it came whole",
+  unavailable: "the router could not serve it yet",
 };
 
 /**
