@@ -60,6 +60,11 @@ class Callbacks:
 T = TypeVar("T")
 
 
+_REST_S = 20e-6
+"""Between two looks at all limits, for each of them: a hundred times as long as the look takes. Five thousand streams
+end at most 0.1 s too late."""
+
+
 class _Alarm:
     """Tells the limits of one event loop when their time has come, with one timer for all: to create one for each
     request and to cancel it takes ten times as long as to keep a set of them. The timer is that of the earliest limit;
@@ -94,7 +99,11 @@ class _Alarm:
         for limit in due:
             limit.due()
         if self._limits:
-            self.add(min(self._limits, key=lambda limit: limit.when))
+            if self._timer is not None:  # a limit was added again
+                self._timer.cancel()
+            earliest = min(limit.when for limit in self._limits)
+            self._at = max(earliest, now + len(self._limits) * _REST_S)
+            self._timer = self.loop.call_at(self._at, self._ring)
 
 
 @lru_cache(maxsize=1)

@@ -122,6 +122,20 @@ def test_a_block_that_still_runs_is_ended() -> None:
     assert asyncio.run(run())
 
 
+def test_each_of_many_limits_ends_its_own_block() -> None:
+    async def limited(number: int) -> int:
+        with pytest.raises(TimeoutError):
+            async with TimeLimit(_now() + number % 10 / 1000, asyncio.get_running_loop()):
+                await _forever()
+        return number
+
+    async def run() -> list[int]:
+        async with within(3600):
+            return await asyncio.gather(*map(limited, range(500)))
+
+    assert asyncio.run(run()) == list(range(500))
+
+
 def test_the_outer_of_two_limits_ends_both_blocks() -> None:
     async def nested() -> None:
         async with TimeLimit(_now() - 1, asyncio.get_running_loop()):
