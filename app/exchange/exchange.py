@@ -299,6 +299,7 @@ class Exchange:
             self._keep_what_was_said()
             self.state.requests.add(self.record, plan=plan, caller_id=self.caller.id, trace_id=self._trace_id())
         self.trace.end(self.route.method, self.route.path, plan)
+        self.writer.forget_stream()
 
     # The parts of the steps
 

@@ -106,13 +106,18 @@ class ResponseWriter:
         self.reservation: Reservation | None = None
         self.plans: Mapping[str, str] = {}
         self.events = 0
-        self._has_ended: Callable[[], bool] = lambda: False
-        self._tokens_sent: Callable[[], int | None] = lambda: None
+        self.forget_stream()
 
     @property
     def is_answered(self) -> bool:
         """Whether the client has all that it waits for: the whole body, or a stream's terminal event."""
         return self.finished or self._has_ended()
+
+    def forget_stream(self) -> None:
+        """Lets go of the stream, which knows this writer: in a cycle, all that belongs to the request would wait for
+        the garbage collector."""
+        self._has_ended: Callable[[], bool] = lambda: False
+        self._tokens_sent: Callable[[], int | None] = lambda: None
 
     def upstream_id(self) -> str:
         """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
