@@ -18,7 +18,7 @@ _MARGIN = 256
 LONGEST_WORD = 32 * 1024
 """Characters. A longer piece without two words takes too much memory, and is no text."""
 
-MOST_CHARACTERS = 512 * 1024
+MOST_CHARACTERS = 256 * 1024
 """Of a text that is tokenized, unless the model's context holds more; and of a word, where a tokenizer takes every text
 for one."""
 

@@ -212,7 +212,7 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
         ),
         (
             {"inputs": ""},
-            {"inputs": "a" * (512 * 1024 + 1)},
+            {"inputs": "a" * (256 * 1024 + 1)},
             {"parameters": {"best_of": 0}},
             {"parameters": {"best_of": 2}},
             {"parameters": {"best_of": 2, "do_sample": False}},
