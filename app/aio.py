@@ -82,10 +82,7 @@ class _Alarm:
         """Calls the limit's `due` at its time, once, unless it is removed before."""
         self._limits.add(limit)
         if limit.when < self._at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._at = limit.when
-            self._timer = self.loop.call_at(limit.when, self._ring)
+            self._set(limit.when)
 
     def remove(self, limit: "TimeLimit") -> None:
         """Forgets the limit."""
@@ -99,11 +96,13 @@ class _Alarm:
         for limit in due:
             limit.due()
         if self._limits:
-            if self._timer is not None:  # a limit was added again
-                self._timer.cancel()
             earliest = min(limit.when for limit in self._limits)
-            self._at = max(earliest, now + len(self._limits) * _REST_S)
-            self._timer = self.loop.call_at(self._at, self._ring)
+            self._set(max(earliest, now + len(self._limits) * _REST_S))
+
+    def _set(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._at, self._timer = at, self.loop.call_at(at, self._ring)
 
 
 @lru_cache(maxsize=1)
