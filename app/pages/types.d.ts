@@ -241,6 +241,8 @@ interface Deployment extends Outcomes {
   stopped: boolean;
   replicas: Record<string, number> | null;
   asleep: boolean;
+  /** Its replicas are this cluster's, and nothing has told of them. */
+  is_unknown: boolean;
 }
 
 interface Endpoint extends Outcomes {

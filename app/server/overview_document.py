@@ -6,7 +6,7 @@ each of them was answered, failed, was refused, or its client left. So every sum
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ _WORDS: Mapping[str, str] = {
     "suspected": "held back because engines died",
     "timeout": "timed out",
     "too_large": "too large",
-    "unavailable": "no deployment available",
+    "unavailable": "no deployment available, or none with room",
 }
 """Kinds of errors in words; the others are words with underscores."""
 
@@ -44,7 +44,7 @@ class Present(NamedTuple):
     """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown. `keys`: the
     sticky keys that each endpoint has had in the window. `changed`: endpoints whose split has changed within it.
     `called`: the deployments that this router has sent anything. `waiting`: for how long requests have waited for the
-    first byte of an answer, in seconds."""
+    first byte of an answer, in seconds. `silent_s`: the age of `replicas`, if the control plane does not answer."""
 
     in_flight: Mapping[Arm, int]
     queued: Mapping[str, int]
@@ -55,6 +55,7 @@ class Present(NamedTuple):
     changed: Collection[str] = frozenset()
     called: Collection[str] = frozenset()
     waiting: Mapping[Arm, Sequence[float]] = {}
+    silent_s: float | None = None
 
 
 class EndpointFact(NamedTuple):
@@ -131,6 +132,9 @@ def _endpoint(
                 "stopped": arm in present.stops.get(name, ()),
                 "replicas": _replicas(arm, config, present.replicas),
                 "asleep": _is_asleep(arm, config, present.replicas),
+                "is_unknown": present.replicas is None
+                and present.silent_s is not None
+                and _app(arm, config) is not None,
             }
             for arm in arms
         ],
@@ -213,7 +217,7 @@ def _findings(
     drawn: float,
 ) -> list[EndpointFact]:
     """What a reader should know of the endpoint, failures first."""
-    found = _service(name, endpoint, config, present)
+    found = [*_service(name, endpoint, config, present), *_silence(counts, config, present)]
     done = _outcomes(counted.values())
     if done["errors"]:
         by = {arm or "none was asked": one.failures for arm, one in counted.items() if one.errors}
@@ -292,6 +296,17 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
     if candidates and all(_is_asleep(arm, config, present.replicas) for arm in candidates):
         found.append(EndpointFact("wait", f"{name} is scaled to zero: its next request starts a replica."))
     return found
+
+
+def _silence(arms: Collection[str], config: Config, present: Present) -> Iterator[EndpointFact]:
+    """What is not known of the replicas at present."""
+    if present.silent_s is None or all(_app(arm, config) is None for arm in arms):
+        return
+    if present.replicas is None:
+        yield EndpointFact("warn", "Ray Serve's controller does not answer: which replicas run is not known.")
+    else:
+        age = f"{present.silent_s:,.0f} s"
+        yield EndpointFact("warn", f"Ray Serve's controller has not answered for {age}: replicas are shown as then.")
 
 
 _NO_REPLICA = "no replica runs"

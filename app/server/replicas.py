@@ -43,7 +43,7 @@ class RunningReplicas:
         """The control plane's last answer, however old."""
         self._control, self._clock = control, clock
         self._known: Replicas | None = None
-        self._asked_at = float("-inf")
+        self._asked_at = self._answered_at = float("-inf")
 
     async def now(self) -> Replicas | None:
         """The replicas, at most `EVERY_S` old; None if the control plane does not answer, or there is none."""
@@ -56,10 +56,18 @@ class RunningReplicas:
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     self._known = self.last = await self._control.replicas()
+                self._answered_at = self._clock()
             except (UpstreamError, TimeoutError):
                 self._known = None
             self._asked_at = self._clock()
         return self._known
+
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since the control plane's last answer, infinite without any; None if it answers, or there is none."""
+        if self._control is None or self._known is not None:
+            return None
+        return self._clock() - self._answered_at
 
 
 CACHE_S = 1.0

@@ -161,7 +161,8 @@ def test_without_an_answer_of_the_control_plane_replicas_are_unknown(guarded: Ma
     guarded.control.failure = Unavailable("The Serve controller is not available")
     shown = overview(guarded.url, guarded.keys["boss"])
     assert shown["routers"] is None
-    assert deployments(shown)["blue"]["replicas"] is None
+    blue = deployments(shown)["blue"]
+    assert (blue["replicas"], blue["is_unknown"]) == (None, True)
 
 
 def check(url: str, body: Any, key: str | None = None) -> httpx.Response:

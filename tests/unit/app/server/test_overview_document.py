@@ -1,5 +1,6 @@
 """Each figure of the overview has one definition, parts sum to their whole, and failures come first."""
 
+import math
 from collections import Counter
 from itertools import chain
 from typing import Any
@@ -130,6 +131,20 @@ def test_an_endpoint_without_replicas_is_down(applications: dict[str, dict[str, 
     assert world(replicas=Replicas(applications, {}))["findings"][0] == {"severity": BAD, "text": text}
 
 
+def test_replicas_of_which_nothing_is_heard_are_shown_with_their_age_and_are_not_in_service() -> None:
+    down = world(replicas=Replicas({"blue": {"STARTING": 1}}, {}), silent_s=12.3)
+    assert [finding["text"] for finding in down["findings"]][:2] == [
+        "chat is down: no replica runs (1 starting).",
+        "Ray Serve's controller has not answered for 12 s: replicas are shown as then.",
+    ]
+    unknown = world(silent_s=math.inf, called=["blue"])
+    assert unknown["findings"][0]["text"] == (
+        "Ray Serve's controller does not answer: which replicas run is not known."
+    )
+    assert [deployment["is_unknown"] for deployment in unknown["deployments"]] == [True, True]
+    assert [deployment["is_unknown"] for deployment in world()["deployments"]] == [False, False]
+
+
 def test_what_is_scaled_to_zero_is_not_down() -> None:
     findings = world(replicas=Replicas({}, {}, frozenset({"blue", "green"})))["findings"]
     assert findings[0]["text"] == "chat is scaled to zero: its next request starts a replica."
@@ -165,7 +180,8 @@ def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
         }
     )
     assert [finding["text"] for finding in document["findings"][:3]] == [
-        "3 of 8 requests failed: blue: 2 no deployment available; none was asked: 1 no deployment available.",
+        "3 of 8 requests failed: blue: 2 no deployment available, or none with room; "
+        "none was asked: 1 no deployment available, or none with room.",
         "3 of 8 requests were refused: 2 over a limit, 1 not valid.",
         "1 client left before the end of the answer.",
     ]

@@ -56,6 +56,17 @@ async def test_only_servers_elsewhere_are_probed() -> None:
     assert given.readiness.asleep(CONFIG) == ["green"]
 
 
+async def test_the_age_of_the_last_answer_is_known_while_there_is_no_other() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}})
+    assert await given.running.now() is not None
+    assert given.running.silent_s is None
+    given.plane.failure = Unavailable("The Serve controller is not available")
+    given.now += RUNNING_EVERY_S + 7
+    assert await given.running.now() is None
+    assert given.running.silent_s == RUNNING_EVERY_S + 7
+    assert given.running.last is not None
+
+
 @pytest.mark.parametrize(
     "applications",
     [{"blue": {"STARTING": 1}}, {"blue": {"STOPPING": 1}}, {"blue": {}}, {}],

@@ -504,7 +504,8 @@ export function replicaWords({ replicas, asleep, breaker }) {
  *
  * @param {Deployment} deployment
  */
-function called({ called, requests, errors }) {
+function called({ called, requests, errors, is_unknown }) {
+  if (is_unknown) return [mark("wait", "state unknown")];
   if (!called) return [mark("wait", "not called yet"), h("div", { class: "hint small" }, "by this router")];
   return requests > 0 && errors === requests ? mark("bad", "answers nothing") : mark("good", "in service");
 }
