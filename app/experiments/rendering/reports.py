@@ -204,9 +204,10 @@ def _columns(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Why the change need not be that from one column to the other."""
     if any(comparison.effect.estimate is not None for comparison in comparisons):
         yield (
-            "Control and treatment: the metric over all requests of the arm, as they came. Change: between requests of "
-            "the same kind and time, with units adjusted for what was known before. The two differ if the arms got "
-            "different requests; verdicts rest on the change."
+            "Control and treatment: the metric over all requests of the arm, as they came, times as geometric means "
+            "unless another statistic is named. Change: between requests of the same kind and time, with units "
+            "adjusted for what was known before. The two differ if the arms got different requests; verdicts rest on "
+            "the change."
         )
 
 

@@ -347,8 +347,9 @@ export async function mount(root, context) {
         h(
           "p",
           { class: "hint small" },
-          "Each deployment's column is the metric over all of its requests, as they came. The effect compares " +
-            "requests of the same kind and time, so that it can differ from these columns; verdicts rest on it.",
+          "Each deployment's column is the metric over all of its requests, as they came, times as geometric means " +
+            "unless another statistic is named. The effect compares requests of the same kind and time, so that it " +
+            "can differ from these columns; verdicts rest on it.",
         ),
       ),
       report.subgroups?.effects.length
