@@ -235,9 +235,18 @@ exec BINARY -dS "$@"
 """
 
 
-def _answer(status: int) -> str:
+_NO_WEBSOCKETS = (
+    "This server has no WebSockets; use HTTP, with `stream` for answers in parts",
+    "invalid_request_error",
+    "unsupported_route",
+)
+"""The router's own answer (`app.dialects.unserved`). It does not get the handshake: on a connection that it has served
+before, HAProxy would wait for its answer in vain."""
+
+
+def _answer(error: tuple[str, str, str | None]) -> str:
     """The error's content for HAProxy."""
-    message, kind, code = _ERRORS[status]
+    message, kind, code = error
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
     headers = "hdr x-request-id %[var(txn.request_id)] hdr x-content-type-options nosniff"
     return f"content-type application/json string '{body}' {headers}"
@@ -247,16 +256,17 @@ def rules() -> Iterator[str]:
     """The lines that the script adds to the public frontend."""
     yield from _PER_SOURCE
     yield from _CALL
-    for status in _ERRORS:
+    for status, error in _ERRORS.items():
         marked = f" hdr {NO_SERVER_HEADER} 1 hdr retry-after {RETRY_S}" if status == 503 else ""
-        yield f"http-error status {status} {_answer(status)}{marked}"
+        yield f"http-error status {status} {_answer(error)}{marked}"
     yield from _REQUEST_ID
+    yield f"http-request return status 404 {_answer(_NO_WEBSOCKETS)} if {{ req.hdr(upgrade) -i websocket }}"
     yield _NOT_AGAIN
     yield from _SOURCE
     yield from _KEEP_ALIVE
     yield from _SERVE_ROUTES
-    yield f"http-request return status 404 {_answer(404)} if serve_route !serve_health"
-    yield f"http-request return status 404 {_answer(404)} if serve_route !this_machine"
+    yield f"http-request return status 404 {_answer(_ERRORS[404])} if serve_route !serve_health"
+    yield f"http-request return status 404 {_answer(_ERRORS[404])} if serve_route !this_machine"
 
 
 def defaults() -> Iterator[str]:
@@ -310,11 +320,11 @@ def write_script(directory: Path) -> Path:
     constants["ROUTER_BACKEND"] = ROUTER_BACKEND
     for placeholder, value in constants.items():
         text = text.replace(placeholder, value)
-    no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
+    no_route = [f"http-request return status 404 {_answer(_ERRORS[404])} hdr {NO_ROUTE_HEADER} 1"]
     action = directory / "affinity.lua"
     action.write_text(AFFINITY_ACTION.read_text())
     actions = [f"lua-load-per-thread '{action}'"]
-    drained = [_DRAINED.format(answer=_answer(503))]
+    drained = [_DRAINED.format(answer=_answer(_ERRORS[503]))]
     unrouted_forms = forms()
     _write_forms(unrouted_forms, directory)
     without = f" if {{ be_name -m str {ROUTER_BACKEND} }} {{ nbsrv lt 1 }}"

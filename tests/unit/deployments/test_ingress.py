@@ -266,6 +266,22 @@ def test_a_target_with_another_host_than_the_header_is_refused(strict: Ingress, 
         assert connection.recv(4096).startswith(b"HTTP/1.1 %d " % answered)
 
 
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"], ids=["first", "second"])
+@pytest.mark.parametrize("call", [b"GET /health", b"GET /v1/realtime", b"POST /v1/chat/completions"])
+def test_a_websocket_is_refused_at_once(strict: Ingress, call: bytes, before: bytes) -> None:
+    """HAProxy waits for the answer of a router that has served the connection before, and there is none."""
+    upgrade = b" HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: WebSocket\r\nsec-websocket-version: 13\r\n"
+    with socket.create_connection(("127.0.0.1", strict.port), timeout=30) as connection:
+        if before:
+            connection.sendall(before)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+        connection.sendall(call + upgrade + b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+        answer = connection.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"This server has no WebSockets" in answer
+    none_is_left(strict)
+
+
 def opened(port: int, source: str, count: int) -> tuple[int, list[socket.socket]]:
     """The number of connections from this address that the ingress refused, and the others, each after a request."""
     refused, kept = 0, []
