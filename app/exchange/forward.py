@@ -52,7 +52,15 @@ from app.errors import (
 from app.exchange.continuation import ContinuedStream, DeliveredStream
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
-from app.exchange.request import check_engine_params, check_resumed, check_salt, check_token_ids, refused_field
+from app.exchange.request import (
+    SHORT_BODY,
+    check_arguments,
+    check_engine_params,
+    check_resumed,
+    check_salt,
+    check_token_ids,
+    refused_field,
+)
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
@@ -294,6 +302,8 @@ class Attempt:
         # Whichever dialect has passed the parameter.
         check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
         check_token_ids(exchange.call, request.body)
+        if exchange.size > SHORT_BODY:
+            await exchange.state.access.bodies.work(exchange.size, check_arguments, exchange.call, request.body)
         await self._check_texts([request])
         exchange.record.max_tokens = max_tokens(request.body)
         self._observer.sent(request, after_lookups=self._has_looked_up)

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 from app.aio import ClientDisconnected, Receive, result_within
 from app.config.schema import ENGINE_PARAMS, Config, ContentFilter, Endpoint, Timeouts
 from app.dialects.base import Call, EngineRequest
-from app.dialects.bodies import members
+from app.dialects.bodies import members, nested_json
 from app.engine.constraints import refused_constraint
 from app.engine.expected import prompts_of
 from app.engine.model import Model
@@ -352,6 +352,46 @@ def check_token_ids(call: Call, body: Mapping[str, Any]) -> None:
             raise BadRequest(f"{name}: has {len(ids)} token ids, at most {most} are allowed", param=name)
         if not (all(map(_is_spelt_token_id, ids)) if isinstance(ids, dict) else _are_token_ids(ids)):
             raise BadRequest(f"{name}: a token id is an integer from 0 to {_MOST_TOKEN_ID}", param=name)
+
+
+SHORT_BODY = 1024
+"""Bytes in which there are neither many values nor many levels."""
+
+
+def check_arguments(call: Call, body: Mapping[str, Any]) -> None:
+    """Raises BadRequest, under the client's name for the field, if the vLLM request `body` holds the arguments of a
+    tool's call, JSON in a text, with more values or levels than an engine reads in a moment. That they are JSON, it
+    checks itself."""
+    for field, texts in (("messages", _arguments_of_chat), ("input", _arguments_of_responses)):
+        items = body.get(field)
+        for text, where in texts(items) if isinstance(items, list) else ():
+            try:
+                nested_json(text)
+            except TooLarge:
+                raise _of_arguments(call, field, where, "has too many values, or too many digits") from None
+            except ValueError as error:
+                if "recursion" in str(error):
+                    raise _of_arguments(call, field, where, "has too many levels") from None
+
+
+def _of_arguments(call: Call, field: str, where: str, reason: str) -> BadRequest:
+    name = call.field_names.get(field, field) + where
+    return BadRequest(f"{name}: {reason}", param=name)
+
+
+def _arguments_of_chat(messages: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    for number, message in enumerate(messages):
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        for index, made in enumerate(calls if isinstance(calls, list) else ()):
+            function = made.get("function") if isinstance(made, dict) else None
+            if isinstance(function, dict) and isinstance(text := function.get("arguments"), str):
+                yield text, f"[{number}].tool_calls[{index}].function.arguments"
+
+
+def _arguments_of_responses(items: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    for number, item in enumerate(items):
+        if isinstance(item, dict) and isinstance(text := item.get("arguments"), str):
+            yield text, f"[{number}].arguments"
 
 
 def _are_token_ids(values: Sequence[Any]) -> bool:

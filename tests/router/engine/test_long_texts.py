@@ -207,3 +207,44 @@ def test_an_engine_that_refuses_a_long_prompt_is_not_asked_to_count_it(
             answer = client.post("/v1/completions", json={"model": "chat", "prompt": "a" * length})
     assert answer.status_code == 400, json.dumps(answer.json())
     assert (len(engine.requests) > 1) is is_counted
+
+
+DEEP, WIDE = "[" * 2000 + "]" * 2000, "[" + "[]," * 100_000 + "1]"
+
+
+def _called(arguments: str) -> list[dict[str, Any]]:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "5"},
+    ]
+
+
+@pytest.mark.parametrize("arguments", [DEEP, WIDE], ids=["deep", "wide"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        f"/azure/chat/completions{_AZURE}",
+        "/serverless/v1/chat/completions",
+        "/serving-endpoints/chat/invocations",
+        "/tgi/chat/v1/chat/completions",
+        "/tokenize",
+    ],
+)
+def test_a_calls_arguments_are_read_in_a_moment_or_refused(rig: LongTextRig, path: str, arguments: str) -> None:
+    """An engine reads them as JSON, in the thread of all its streams, and fails at a thousand levels."""
+    answer = rig.post(path, {"model": "chat", "messages": _called(arguments)})
+    assert answer.status_code in (400, 422), answer.text[:300]
+    assert "messages[1].tool_calls[0].function.arguments" in answer.text
+    assert not rig.engine.headers
+    assert rig.post(path, {"model": "chat", "messages": _called(json.dumps({"a": "b" * 3000}))}).status_code == 200
+
+
+@pytest.mark.parametrize("arguments", [DEEP, WIDE], ids=["deep", "wide"])
+def test_so_are_those_of_responses(rig: LongTextRig, arguments: str) -> None:
+    item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+    answer = rig.post("/v1/responses", {"model": "chat", "input": [item]})
+    assert (answer.status_code, "input[0].arguments" in answer.text) == (400, True), answer.text[:300]
+    assert not rig.engine.headers
