@@ -22,11 +22,9 @@ MOST_CHARACTERS = 256 * 1024
 """Of a text that is tokenized, unless the model's context holds more; and of a word, where a tokenizer takes every text
 for one."""
 
-MOST_TOKENS = 256 * 1024
-"""Of such a text, unless the model's context holds more. Some tokenizers make one of every digit: half a second."""
-
-MOST_IDS = 128 * 1024
-"""Of a text that an engine puts together from its tokens: a quarter of a second, and ten megabytes at most."""
+MOST_TOKENS = 128 * 1024
+"""Of such a text, unless the model's context holds more, and of one that an engine puts together from its tokens: a
+quarter of a second, and ten megabytes at most."""
 
 Encode = Callable[[str], Any]
 """A text's `tokenizers.Encoding`, without special tokens."""

@@ -22,7 +22,7 @@ _CONNECTIONS = 64
 _PREFIX = "switchyard"
 
 
-def shared_store(url: str, *, lease_s: int = LEASE_S) -> Store:
+def shared_store(url: str, *, lease_s: int = LEASE_S, timeout_s: float = _TIMEOUT_S) -> Store:
     """The counts at `url` (redis://, rediss://, valkey:// or valkeys://), connected on first use.
 
     Raises ValueError if it is not such a URL.
@@ -31,9 +31,9 @@ def shared_store(url: str, *, lease_s: int = LEASE_S) -> Store:
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=_CONNECTIONS,
-        timeout=_TIMEOUT_S,
-        socket_timeout=_TIMEOUT_S,
-        socket_connect_timeout=_TIMEOUT_S,
+        timeout=timeout_s,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
         # Retries on a connection that the server has closed; not after a timeout, which may have counted.
         retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     )

@@ -42,7 +42,7 @@ from app.dialects.common.fields import (
     values,
 )
 from app.dialects.schemas import NOT_USED
-from app.engine.pieces import MOST_IDS
+from app.engine.pieces import MOST_TOKENS
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
@@ -306,7 +306,7 @@ class Detokenize(OperationBody):
     """vLLM's POST /detokenize."""
 
     tokens: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(
-        max_length=MOST_IDS, description=f"vLLM's; at most {MOST_IDS}"
+        max_length=MOST_TOKENS, description=f"vLLM's; at most {MOST_TOKENS}"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from app.engine.pieces import MOST_CHARACTERS, MOST_IDS
+from app.engine.pieces import MOST_CHARACTERS, MOST_TOKENS
 from app.engine.texts import fitting
 from app.internal_api import APP_PREFIX
 from app.server.application import Router
@@ -175,12 +175,12 @@ def test_a_text_that_no_context_holds_is_refused_by_its_field_before_an_engine_s
     assert len(answer.content) < 1000
 
 
-@pytest.mark.parametrize(("count", "status"), [(MOST_IDS, 200), (MOST_IDS + 1, 400)])
+@pytest.mark.parametrize(("count", "status"), [(MOST_TOKENS, 200), (MOST_TOKENS + 1, 400)])
 def test_a_text_is_put_together_from_a_bounded_number_of_tokens(rig: LongTextRig, count: int, status: int) -> None:
     answer = rig.post("/detokenize", {"model": "chat", "tokens": [5] * count})
     assert answer.status_code == status, answer.text[:300]
     assert bool(rig.engine.headers) is (status == 200)
-    assert status == 200 or ("tokens" in answer.text and str(MOST_IDS) in answer.text)
+    assert status == 200 or ("tokens" in answer.text and str(MOST_TOKENS) in answer.text)
 
 
 @pytest.mark.parametrize("name", SERVED)

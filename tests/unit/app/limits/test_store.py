@@ -32,7 +32,8 @@ async def store(request: pytest.FixtureRequest, server: RedisServer) -> AsyncIte
     else:
         server.stop()
         server.start()
-        store = shared_store(server.url if request.param == "redis" else server.url.replace("redis:", "valkey:"))
+        url = server.url if request.param == "redis" else server.url.replace("redis:", "valkey:")
+        store = shared_store(url, timeout_s=60)  # the machine may be busy
     yield store
     await store.close()
 
