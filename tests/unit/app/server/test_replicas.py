@@ -58,12 +58,14 @@ async def test_only_servers_elsewhere_are_probed() -> None:
 
 async def test_the_age_of_the_last_answer_is_known_while_there_is_no_other() -> None:
     given = Fixture({"blue": {"RUNNING": 1}})
-    assert await given.running.now() is not None
-    assert given.running.silent_s is None
-    given.plane.failure = Unavailable("The Serve controller is not available")
-    given.now += RUNNING_EVERY_S + 7
-    assert await given.running.now() is None
-    assert given.running.silent_s == RUNNING_EVERY_S + 7
+    ages, answers = [], []
+    for failure, later_s in ((None, 0.0), (Unavailable("The Serve controller is not available"), RUNNING_EVERY_S + 7)):
+        given.plane.failure = failure
+        given.now += later_s
+        answers.append(await given.running.now())
+        ages.append(given.running.silent_s)
+    assert ages == [None, RUNNING_EVERY_S + 7]
+    assert answers == [given.running.last, None]
     assert given.running.last is not None
 
 
