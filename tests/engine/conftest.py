@@ -3,16 +3,20 @@
 One adapter comes from a directory, the other from a model hub. Like our image, the engine has no C++ compiler.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
 from deployments.weights.cache import prepare_tiny
 from tests.support.engine.fake_hub import OWNER, hub
 from tests.support.engine.lora_adapters import write_adapter
-from tests.support.engine.model_application import model_application
+from tests.support.engine.model_application import KEY, model_application
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import serve
 
@@ -54,3 +58,24 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         environment = {**hub_here, "CXX": "no-compiler", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
         with model_application("tiny", args, folder / "log", environment) as url:
             yield url
+
+
+@contextmanager
+def routed(engine: str, config: Mapping[str, Any]) -> Iterator[httpx.Client]:
+    """A client of a router with this configuration, whose applications are at the URL `engine`."""
+    router = Router(RuntimeEnvironment(serve_url=engine, internal_key=KEY))
+    router.reconfigure(config)
+    with serve(router.app) as url, httpx.Client(base_url=url, timeout=300) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def text(engine: str) -> Iterator[httpx.Client]:
+    """A client of a router with the engine behind `text`, the default for completions."""
+    config = {
+        "endpoints": {"text": {"tasks": ["completions"], "traffic": {"base": 100}}},
+        "deployments": {"base": {"app": "tiny", "model": "tiny"}},
+        "defaults": {"completions": "text"},
+    }
+    with routed(engine, config) as client:
+        yield client

@@ -8,11 +8,8 @@ import httpx
 import pytest
 
 from app.internal_api import APP_PREFIX, EXTENDED_PATH, INTERNAL_KEY_HEADER
-from app.server.application import Router
-from app.upstream.target import RuntimeEnvironment
-from tests.engine.conftest import ADAPTERS
-from tests.support.engine.model_application import ENGINE_KEY, KEY
-from tests.support.processes.servers import serve
+from tests.engine.conftest import ADAPTERS, routed
+from tests.support.engine.model_application import ENGINE_KEY
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
 
@@ -36,9 +33,7 @@ def configuration() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def client(engine: str) -> Iterator[httpx.Client]:
-    router = Router(RuntimeEnvironment(serve_url=engine, internal_key=KEY))
-    router.reconfigure(configuration())
-    with serve(router.app) as url, httpx.Client(base_url=url, timeout=300) as client:
+    with routed(engine, configuration()) as client:
         yield client
 
 

@@ -9,12 +9,10 @@ import torch
 from huggingface_hub import InferenceClient
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from app.server.application import Router
-from app.upstream.target import RuntimeEnvironment
 from deployments.weights.cache import prepare
-from tests.support.engine.model_application import KEY, model_application
+from tests.engine.conftest import routed
+from tests.support.engine.model_application import model_application
 from tests.support.processes.project import ROOT
-from tests.support.processes.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
 
@@ -75,16 +73,13 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Class
         },
     }
     with model_application("tiny-classes", {"llm_config": llm_config}, folder / "log", {}) as engine:
-        router = Router(RuntimeEnvironment(serve_url=engine, internal_key=KEY))
-        router.reconfigure(
-            {
-                "endpoints": {"mood": {"tasks": ["classify"], "traffic": {"classes": 100}}},
-                "deployments": {"classes": {"app": "tiny-classes", "model": "tiny-classes", "tasks": ["classify"]}},
-                "defaults": {"classify": "mood"},
-            }
-        )
-        with serve(router.app) as url:
-            yield model, url
+        config = {
+            "endpoints": {"mood": {"tasks": ["classify"], "traffic": {"classes": 100}}},
+            "deployments": {"classes": {"app": "tiny-classes", "model": "tiny-classes", "tasks": ["classify"]}},
+            "defaults": {"classify": "mood"},
+        }
+        with routed(engine, config) as client:
+            yield model, str(client.base_url)
 
 
 def test_texts_are_classified_as_by_transformers(classifier: tuple[Classifier, str]) -> None:

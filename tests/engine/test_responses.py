@@ -16,12 +16,9 @@ from vllm.entrypoints.openai.responses.utils import construct_input_messages
 from app.dialects.base import Request
 from app.dialects.openai.dialect import OpenAI
 from app.errors import BadRequest
-from app.server.application import Router
-from app.upstream.target import RuntimeEnvironment
+from tests.engine.conftest import routed
 from tests.support.clients.response_items import ITEMS, sample
 from tests.support.clients.samples import CONTEXT
-from tests.support.engine.model_application import KEY
-from tests.support.processes.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
 
@@ -41,14 +38,11 @@ PROMPTS: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def client(engine: str) -> Iterator[httpx.Client]:
-    router = Router(RuntimeEnvironment(serve_url=engine, internal_key=KEY))
-    router.reconfigure(
-        {
-            "endpoints": {"chat": {"tasks": ["chat", "responses"], "traffic": {"base": 100}}},
-            "deployments": {"base": {"app": "tiny", "model": "tiny"}},
-        }
-    )
-    with serve(router.app) as url, httpx.Client(base_url=url, timeout=300) as client:
+    config = {
+        "endpoints": {"chat": {"tasks": ["chat", "responses"], "traffic": {"base": 100}}},
+        "deployments": {"base": {"app": "tiny", "model": "tiny"}},
+    }
+    with routed(engine, config) as client:
         yield client
 
 

@@ -5,32 +5,20 @@ import json
 import httpx
 import pytest
 
-from app.server.application import Router
-from app.upstream.target import RuntimeEnvironment
 from deployments.weights.cache import prepare_tiny
-from tests.support.engine.model_application import KEY
 from tests.support.processes.project import ROOT
-from tests.support.processes.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]  # it starts beside other applications
 
 
-def test_no_id_beyond_the_vocabulary_reaches_the_engine(engine: str) -> None:
-    router = Router(RuntimeEnvironment(serve_url=engine, internal_key=KEY))
-    router.reconfigure(
-        {
-            "endpoints": {"text": {"tasks": ["completions"], "traffic": {"base": 100}}},
-            "deployments": {"base": {"app": "tiny", "model": "tiny"}},
-        }
-    )
+def test_no_id_beyond_the_vocabulary_reaches_the_engine(text: httpx.Client) -> None:
     size = json.loads((prepare_tiny(ROOT / ".models") / "config.json").read_text())["vocab_size"]
-    with serve(router.app) as url, httpx.Client(base_url=url, timeout=300) as client:
-        for id in (size, size + 1, 2**31 - 1):
-            for prompt in ([id], [1, id, 2], [[1, 2], [id]]):
-                for stream in (False, True):
-                    body = {"model": "text", "prompt": prompt, "max_tokens": 1, "stream": stream}
-                    answer = client.post("/v1/completions", json=body)
-                    assert answer.status_code == 400, (body, answer.text)
-                    assert "vocabulary" in answer.text
-        answer = client.post("/v1/completions", json={"model": "text", "prompt": [size - 1], "max_tokens": 1})
-        assert answer.status_code == 200, answer.text
+    for id in (size, size + 1, 2**31 - 1):
+        for prompt in ([id], [1, id, 2], [[1, 2], [id]]):
+            for stream in (False, True):
+                body = {"model": "text", "prompt": prompt, "max_tokens": 1, "stream": stream}
+                answer = text.post("/v1/completions", json=body)
+                assert answer.status_code == 400, (body, answer.text)
+                assert "vocabulary" in answer.text
+    answer = text.post("/v1/completions", json={"model": "text", "prompt": [size - 1], "max_tokens": 1})
+    assert answer.status_code == 200, answer.text
