@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from app.activity.report import CallerCounts
 from app.telemetry.logs import Record
 
 _MOST = 10_000
@@ -22,6 +23,15 @@ class Use:
     last_at: float = 0.0
 
 
+def add_to(counts: Use | CallerCounts, record: Record) -> None:
+    """Counts a finished request: what a caller reads of its use is the same everywhere."""
+    counts.requests += 1
+    counts.failed += record.has_failed
+    if (used := record.used) is not None:
+        counts.prompt_tokens += used.prompt_tokens
+        counts.completion_tokens += used.completion_tokens
+
+
 class CallerUse:
     """Counts of finished requests since `since` (Unix seconds), by name of the caller and endpoint, "" for none.
 
@@ -38,12 +48,8 @@ class CallerUse:
         pair = record.caller, record.endpoint
         if (use := self._uses.get(pair)) is None:
             use = self._new(pair)
-        use.requests += 1
         use.last_at = self._clock()
-        use.failed += record.has_failed
-        if (used := record.used) is not None:
-            use.prompt_tokens += used.prompt_tokens
-            use.completion_tokens += used.completion_tokens
+        add_to(use, record)
 
     def items(self) -> Iterator[tuple[str, str, Use]]:
         """Caller, endpoint, use: ordered by both."""

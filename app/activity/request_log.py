@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 from msgspec.structs import replace
 
-from app.activity.caller_use import CallerUse
+from app.activity.caller_use import CallerUse, add_to
 from app.activity.report import CallerCounts, ListedRequest
 from app.telemetry.logs import SUMMED, Record, Sent
 
@@ -78,11 +78,7 @@ class RequestLog:
             if len(self._uses) >= MOST_CALLERS:
                 return
             use = self._uses[caller_id] = CallerCounts(caller_id)
-        use.requests += 1
-        use.failed += record.has_failed
-        if (used := record.used) is not None:
-            use.prompt_tokens += used.prompt_tokens
-            use.completion_tokens += used.completion_tokens
+        add_to(use, record)
 
     def after(self, number: int) -> tuple[int, list[ListedRequest]]:
         """The kept requests from this number on, and the number of the first of them."""
