@@ -235,15 +235,6 @@ exec BINARY -dS "$@"
 """
 
 
-_NO_WEBSOCKETS = (
-    "This server has no WebSockets; use HTTP, with `stream` for answers in parts",
-    "invalid_request_error",
-    "unsupported_route",
-)
-"""The router's own answer (`app.dialects.unserved`). It does not get the handshake: on a connection that it has served
-before, HAProxy would wait for its answer in vain."""
-
-
 def _answer(error: tuple[str, str, str | None]) -> str:
     """The error's content for HAProxy."""
     message, kind, code = error
@@ -254,13 +245,19 @@ def _answer(error: tuple[str, str, str | None]) -> str:
 
 def rules() -> Iterator[str]:
     """The lines that the script adds to the public frontend."""
+    from app.dialects.unserved import no_websockets  # here: it takes a moment, and only a start needs it
+
     yield from _PER_SOURCE
     yield from _CALL
     for status, error in _ERRORS.items():
         marked = f" hdr {NO_SERVER_HEADER} 1 hdr retry-after {RETRY_S}" if status == 503 else ""
         yield f"http-error status {status} {_answer(error)}{marked}"
     yield from _REQUEST_ID
-    yield f"http-request return status 404 {_answer(_NO_WEBSOCKETS)} if {{ req.hdr(upgrade) -i websocket }}"
+    # The router's own answer. It does not get the handshake: on a connection that it has served before, HAProxy would
+    # wait for its answer in vain.
+    refusal = no_websockets()
+    worded = _answer((refusal.message, "invalid_request_error", refusal.code))
+    yield f"http-request return status {refusal.status} {worded} if {{ req.hdr(upgrade) -i websocket }}"
     yield _NOT_AGAIN
     yield from _SOURCE
     yield from _KEEP_ALIVE
