@@ -82,7 +82,7 @@ class OverviewApi(RoutedApi):
         key = (frozenset(seen.endpoints), operated, is_manager)
         at, config, answer = self._answers.get(key, (float("-inf"), None, b""))
         if config is not seen or self._clock() - at >= CACHE_S:
-            replicas = await self._running.now() or self._running.last
+            replicas = await self._running.latest()
             answer = dump(self._document(seen, operated, is_manager, replicas))
             now = self._clock()
             # Only fresh documents are kept: there may be as many views as keys.

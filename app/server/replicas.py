@@ -62,6 +62,10 @@ class RunningReplicas:
             self._asked_at = self._clock()
         return self._known
 
+    async def latest(self) -> Replicas | None:
+        """As `now`, but the last answer, however old (`silent_s`), if the control plane does not answer."""
+        return await self.now() or self.last
+
     @property
     def silent_s(self) -> float | None:
         """Seconds since the control plane's last answer, infinite without any; None if it answers, or there is none."""
@@ -91,7 +95,7 @@ class Readiness:
         return await self._known.get(servers, lambda: self._asked(config, targets))
 
     async def _asked(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
-        replicas = await self._running.now() or self._running.last
+        replicas = await self._running.latest()
         settled = {name: answer for name in targets if (answer := self._unasked(name, config, replicas)) is not None}
         probed = [target for name, target in targets.items() if name not in settled]
         answers = await asyncio.gather(*(self._probe(target, TIMEOUT_S) for target in probed))
