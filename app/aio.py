@@ -70,10 +70,10 @@ class _Alarm:
     request and to cancel it takes ten times as long as to keep a set of them. The timer is that of the earliest limit;
     when that has long been over, the timer is set anew."""
 
-    __slots__ = ("_at", "_limits", "_timer", "loop")
+    __slots__ = ("_at", "_limits", "_loop", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self._loop = loop
         self._limits: set[TimeLimit] = set()
         self._at = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -89,7 +89,7 @@ class _Alarm:
         self._limits.discard(limit)
 
     def _ring(self) -> None:
-        now = max(self.loop.time(), self._at)  # event loops round
+        now = max(self._loop.time(), self._at)  # event loops round
         self._at, self._timer = math.inf, None
         due = [limit for limit in self._limits if limit.when <= now]
         self._limits.difference_update(due)
@@ -102,7 +102,7 @@ class _Alarm:
     def _set(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._at, self._timer = at, self.loop.call_at(at, self._ring)
+        self._at, self._timer = at, self._loop.call_at(at, self._ring)
 
 
 @lru_cache(maxsize=1)

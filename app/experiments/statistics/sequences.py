@@ -106,7 +106,7 @@ def _weighted(t2: Floats, v: Floats, nu: Floats, weights: Mapping[float, float])
 
 
 def _by_scale(v: Floats, numbers: Iterable[float]) -> Floats:
-    return np.reshape([*numbers], (-1, *(1 for _ in v.shape)))
+    return np.reshape([*numbers], (-1, *[1] * v.ndim))
 
 
 def _precisions(mixture: Mapping[float, float], effect: float, alpha: float) -> dict[float, float]:
