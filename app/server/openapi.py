@@ -196,7 +196,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "callers": _object(
             view=_TEXT,
             since=_NUMBER,
-            callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT)),
+            callers=_list(_object(caller=_ANY_TEXT, endpoint=_ANY_TEXT)),
             keys=_list(_object(caller=_TEXT, expires=_ANY_NUMBER, last_used=_ANY_NUMBER)),
         ),
         "index": _object(name=_TEXT, base_urls=_OBJECT, routes=_OBJECT),

@@ -95,3 +95,15 @@ def test_no_request_of_the_document_breaks_the_router(hostile: HostileRig, opera
                 raise
 
         attempt(st.one_of(cases, st.builds(named, cases, NAMES)), SHARE, check)
+
+
+def test_every_list_has_the_documented_form(hostile: HostileRig, operations: list[Any]) -> None:
+    """Also once callers without a key have asked for an endpoint that there is not."""
+    refused = {"model": "unknown", "messages": [{"role": "user", "content": "hello"}]}
+    assert requests.post(f"{hostile.url}/v1/chat/completions", json=refused, timeout=HANGS_S).status_code == 404
+    lists = [one for one in operations if one.method == "get" and "{" not in one.path and not one.query]
+    assert "/api/callers" in {one.path for one in lists}
+    for operation in lists:
+        case = operation.Case()
+        answer = case.call(base_url=hostile.url, timeout=HANGS_S)
+        case.validate_response(answer, checks=[response_schema_conformance])
