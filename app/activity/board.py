@@ -22,7 +22,8 @@ from app.activity.report import (
     ReplicaStart,
 )
 from app.errors import Outcome
-from app.telemetry.recent import Arm, BucketCounts
+from app.telemetry.periods import Arm
+from app.telemetry.recent import BucketCounts
 
 MOST_REQUESTS = 500
 MOST_FAILED_ALIKE, MOST_KINDS = 40, 100
@@ -108,7 +109,8 @@ def _has_status(request: ListedRequest, wanted: str) -> bool:
 
 @dataclass(slots=True)
 class Cell:
-    """What one deployment did in one point of time. `first_token`: observations by bucket."""
+    """What one deployment did in one point of time. `first_token`: observations by bucket. `longest_first_token_s`: the
+    longest of them; 0 if a report did not say it."""
 
     requests: int = 0
     errors: int = 0
@@ -116,9 +118,14 @@ class Cell:
     left: int = 0
     output_tokens: int = 0
     first_token: dict[int, int] = field(default_factory=dict)
+    longest_first_token_s: float = 0.0
 
     def add(self, counts: "ArmCounts | Cell") -> None:
         """Adds other counts of the same deployment."""
+        if counts.first_token:
+            is_known = counts.longest_first_token_s and (self.longest_first_token_s or not self.first_token)
+            longest = max(self.longest_first_token_s, counts.longest_first_token_s)
+            self.longest_first_token_s = longest if is_known else 0.0
         self.requests += counts.requests
         self.errors += counts.errors
         self.refused += counts.refused
@@ -431,7 +438,7 @@ class Board:
         if not cell.first_token:
             return None
         counts = [float(cell.first_token.get(bucket, 0)) for bucket in range(len(self._bounds))]
-        value = BucketCounts(self._bounds, counts).quantile(share)
+        value = BucketCounts(self._bounds, counts, cell.longest_first_token_s).quantile(share)
         return round(value, 4) if value is not None else None
 
     def uses(self, days: int, now: float) -> dict[str, list[dict[str, int]]]:

@@ -103,6 +103,8 @@ class ArmCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     first_token: dict[int, int] = {}
     left: int = 0
     """Those whose clients left before the end."""
+    longest_first_token_s: float = 0.0
+    """The longest of `first_token`'s observations; 0 if it is not known."""
 
 
 class CallerCounts(msgspec.Struct, omit_defaults=True):

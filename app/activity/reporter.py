@@ -18,7 +18,8 @@ from app.activity.request_log import RequestLog
 from app.aio import run_in_background
 from app.exposures.uploader import Backoff
 from app.telemetry.logs import event, where
-from app.telemetry.recent import Arm, Counts
+from app.telemetry.periods import Arm
+from app.telemetry.recent import Counts
 
 EVERY_S = 2.0
 MOST_PERIODS = 360
@@ -82,6 +83,7 @@ class ActivityReporter:
                         left=int(new.left),
                         output_tokens=int(new.output_tokens),
                         first_token=buckets,
+                        longest_first_token_s=new.first_token.longest,
                     )
                 )
         used = {id: at for id, at in self._read_used.items() if used_before.get(id) != at}

@@ -55,6 +55,7 @@ from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, ConversationTurn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names, endpoint_meant
 from app.telemetry.logs import Record
+from app.telemetry.recent import DRAWN
 from app.telemetry.request_trace import NO_TRACE, SAMPLED, TRACEPARENT, Trace
 from app.telemetry.tracing import passed_on
 
@@ -293,8 +294,10 @@ class Exchange:
         if self.record.streamed and self.record.usage is None:
             self._prompt_estimate(self.call)
         self.record.manages = self.route.open  # probes of its health are none of an endpoint's requests
-        self.state.telemetry.finish(self.record)
-        plan = self.writer.plans.get(self.record.endpoint, "")
+        telemetry, plan = self.state.telemetry, self.writer.plans.get(self.record.endpoint, "")
+        telemetry.finish(self.record)
+        if self.record.reason in DRAWN and self.endpoint is not None:
+            telemetry.period.drew(self.record.endpoint, plan, self.endpoint.traffic)
         if not (self.route.open or self.route.local):
             self._keep_what_was_said()
             self.state.requests.add(self.record, plan=plan, caller_id=self.caller.id, trace_id=self._trace_id())

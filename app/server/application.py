@@ -82,7 +82,8 @@ from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
 from app.telemetry.logs import Record, event
 from app.telemetry.metrics import Telemetry, monitor_event_loop
-from app.telemetry.recent import Arm, Counts
+from app.telemetry.periods import Arm
+from app.telemetry.recent import Counts
 from app.telemetry.tracing import ActiveTracing
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment

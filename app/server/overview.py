@@ -13,7 +13,6 @@ from typing import Any
 
 from starlette.requests import Request as HTTPRequest
 
-from app.access.caller import ConfigViews
 from app.aio import run_in_background
 from app.config.schema import Config
 from app.control_plane import Replicas
@@ -26,7 +25,8 @@ from app.server.colours import deployment_colours
 from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, openai_words
 from app.server.overview_document import Present, endpoints_document
 from app.server.replicas import RunningReplicas
-from app.telemetry.recent import EVERY_S, Arm, Counts, Recent, RecentCounts, called, in_flight
+from app.telemetry.periods import Arm
+from app.telemetry.recent import EVERY_S, Counts, Recent, RecentCounts, called, in_flight
 
 CACHE_S = 1.0
 
@@ -49,7 +49,6 @@ class OverviewApi(RoutedApi):
         self._services, self._running, self._clock = services, running, clock
         self._queued, self._stops, self._waiting, self._sampled = queued, stops, waiting, sampled
         self._recent = Recent(services.telemetry, clock())
-        self._splits = _Splits()
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, RecentCounts | None] = (float("-inf"), None)
         self._api = Api("switchyard", services, openai_words, is_audited=False)
@@ -70,7 +69,6 @@ class OverviewApi(RoutedApi):
                 # At the same moments on every router, so that their counts add up.
                 await asyncio.sleep(EVERY_S - time.time() % EVERY_S)
                 self._sampled(self._recent.sample(self._clock()))
-                self._splits.note(self._services.views_or_none(), self._clock())
 
         async with run_in_background(sample()):
             yield
@@ -112,7 +110,6 @@ class OverviewApi(RoutedApi):
         self, seen: Config, operated: Collection[str], is_manager: bool, replicas: Replicas | None
     ) -> dict[str, Any]:
         services, window = self._services, self._window()
-        self._splits.note(services.views_or_none(), self._clock())
         present = Present(
             in_flight(services.telemetry),
             self._queued(),
@@ -120,7 +117,6 @@ class OverviewApi(RoutedApi):
             self._stops(),
             replicas,
             services.recent_keys.seen_within(window.seconds),
-            self._splits.changed_since(self._clock() - window.seconds),
             called(services.telemetry),
             self._waiting(),
             self._running.silent_s,
@@ -151,26 +147,3 @@ class OverviewApi(RoutedApi):
         if not self._running.is_known:
             return "This router reads its traffic from its configuration file: change it there."
         return None if may_operate else "Managers and operators change traffic; your key only shows it."
-
-
-class _Splits:
-    """When each endpoint's percentages changed last, as far as this router has looked. Times: as of `note`."""
-
-    def __init__(self) -> None:
-        self._known: Mapping[str, Mapping[str, int]] = {}
-        self._changed: dict[str, float] = {}
-
-    def note(self, views: ConfigViews | None, now: float) -> None:
-        """Compares the percentages in force with those before."""
-        if views is None:
-            return
-        present = {name: endpoint.traffic for name, endpoint in views.config.endpoints.items()}
-        changed = [name for name, traffic in present.items() if self._known.get(name, traffic) != traffic]
-        self._changed = {name: at for name, at in self._changed.items() if name in present} | dict.fromkeys(
-            changed, now
-        )
-        self._known = present
-
-    def changed_since(self, at: float) -> Collection[str]:
-        """The endpoints whose percentages have changed since `at`."""
-        return {name for name, changed in self._changed.items() if changed >= at}

@@ -8,13 +8,14 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from app.config.experiments import is_active
 from app.config.schema import Config, Endpoint
 from app.control_plane import RUNNING, Replicas
 from app.exposures.plans import plan_of
-from app.telemetry.recent import Arm, BucketCounts, Counts, RecentCounts
+from app.telemetry.periods import Arm, DrawnRequests
+from app.telemetry.recent import BucketCounts, Counts, RecentCounts
 
 _SURE = 3.0
 """Standard deviations that chance alone does not reach (once in 370 cases)."""
@@ -42,9 +43,9 @@ _STICKY: Mapping[str, tuple[str, str]] = {
 
 class Present(NamedTuple):
     """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown. `keys`: the
-    sticky keys that each endpoint has had in the window. `changed`: endpoints whose split has changed within it.
-    `called`: the deployments that this router has sent anything. `waiting`: for how long requests have waited for the
-    first byte of an answer, in seconds. `silent_s`: the age of `replicas`, if the control plane does not answer."""
+    sticky keys that each endpoint has had in the window. `called`: the deployments that this router has sent anything.
+    `waiting`: for how long requests have waited for the first byte of an answer, in seconds. `silent_s`: the age of
+    `replicas`, if the control plane does not answer."""
 
     in_flight: Mapping[Arm, int]
     queued: Mapping[str, int]
@@ -52,7 +53,6 @@ class Present(NamedTuple):
     stops: Mapping[str, Collection[str]]
     replicas: Replicas | None
     keys: Mapping[str, int] = {}
-    changed: Collection[str] = frozenset()
     called: Collection[str] = frozenset()
     waiting: Mapping[Arm, Sequence[float]] = {}
     silent_s: float | None = None
@@ -115,7 +115,8 @@ def _endpoint(
         "drawn": int(drawn),
         "queued": present.queued.get(name, 0),
         "findings": [
-            finding._asdict() for finding in _findings(name, endpoint, config, present, counted, counts, drawn)
+            finding._asdict()
+            for finding in _findings(name, endpoint, config, present, counted, counts, drawn, window.drawn)
         ],
         "unassigned": _outcomes([counted.get("", Counts())]),
         "deployments": [
@@ -215,6 +216,7 @@ def _findings(
     counted: Mapping[str, Counts],
     counts: Mapping[str, Counts],
     drawn: float,
+    plans: Mapping[tuple[str, str], DrawnRequests],
 ) -> list[EndpointFact]:
     """What a reader should know of the endpoint, failures first."""
     found = [*_service(name, endpoint, config, present), *_silence(counts, config, present)]
@@ -234,7 +236,7 @@ def _findings(
     working = sum(present.in_flight.get((name, arm), 0) for arm in counts)
     if not done["requests"] or (done["answered"] == done["requests"] and late is None):
         found.append(_quiet(done["requests"], working))
-    deviation = _deviation(name, endpoint, present, counts, drawn)
+    deviation = _deviation(name, endpoint, present, counts, _Drawn.of(name, endpoint, plans, drawn))
     found += [deviation] if deviation is not None else []
     return sorted(found, key=lambda finding: _ORDER.get(finding.severity, len(_ORDER)))
 
@@ -363,47 +365,95 @@ def _are(count: float) -> str:
 # --- Why a share is not the configured one ---
 
 
+_FEW_REQUESTS = 3
+"""Requests whose shares say something: one or two are 0, 50 or 100 %, whatever the percentages."""
+
+
+class _Drawn(NamedTuple):
+    """The requests for which a plan decided. `expected`: the share of each deployment by the plans that drew them.
+    `former`: by plans with other percentages than the present one's, the requests, and those percentages."""
+
+    requests: float
+    expected: Mapping[str, float]
+    former: Sequence[tuple[int, Mapping[str, int]]]
+
+    @classmethod
+    def of(cls, name: str, endpoint: Endpoint, plans: Mapping[tuple[str, str], DrawnRequests], requests: float) -> Self:
+        """Of an endpoint, of which `plans` have drawn requests: those that nobody knows are the present one's."""
+        own = [drawn for (at, _), drawn in plans.items() if at == name and drawn.weights != endpoint.traffic]
+        former = [(drawn.requests, drawn.weights) for drawn in own]
+        present = max(0.0, requests - sum(count for count, _ in former))
+        all_plans = [*former, (present, endpoint.traffic)]
+        total = sum(count for count, _ in all_plans) or 1.0
+        expected = {
+            arm: sum(count * weights.get(arm, 0) / 100 for count, weights in all_plans) / total
+            for arm in endpoint.traffic
+        }
+        return cls(requests, expected, former)
+
+    @property
+    def of_former_plans(self) -> str:
+        """The requests that former plans have drawn, in words."""
+        count = sum(count for count, _ in self.former)
+        splits = list(dict.fromkeys(_split(weights) for _, weights in self.former))
+        split = splits[0] if len(splits) == 1 else f"{len(splits)} former splits"
+        which = "all" if count == self.requests else f"{count:,}"
+        return f"{which} {_were(count) if which != 'all' else 'were'} drawn by {split}, and count when they end"
+
+
+def _split(weights: Mapping[str, int]) -> str:
+    return f"the former split ({', '.join(f'{arm} {weight} %' for arm, weight in weights.items())})"
+
+
 def _deviation(
-    name: str, endpoint: Endpoint, present: Present, counts: Mapping[str, Counts], drawn: float
+    name: str, endpoint: Endpoint, present: Present, counts: Mapping[str, Counts], drawn: _Drawn
 ) -> EndpointFact | None:
     """The share that is farthest from its percentage, and why. None if that is less than half a percent, or with fewer
-    than two deployments, or requests."""
-    if len(endpoint.traffic) < 2 or drawn == 0:
+    than two deployments, or too few requests."""
+    if len(endpoint.traffic) < 2 or drawn.requests < _FEW_REQUESTS:
         return None
-    shares = {arm: counts[arm].drawn / drawn for arm in endpoint.traffic if arm in counts}
+    shares = {arm: counts[arm].drawn / drawn.requests for arm in endpoint.traffic if arm in counts}
     if not shares:
         return None
     arm = max(shares, key=lambda arm: abs(shares[arm] - endpoint.traffic[arm] / 100))
     share, weight = shares[arm], endpoint.traffic[arm]
-    if abs(share - weight / 100) < 0.005:
+    if abs(share - weight / 100) < _SMALL:
         return None
-    requests = "the only request" if drawn == 1 else f"the {int(drawn):,} requests"
-    said = f"{arm} got {_percent(share)} of {requests} that the split decided; {weight} % is configured"
+    said = (
+        f"{arm} got {_percent(share)} of the {int(drawn.requests):,} requests that the split decided; "
+        f"{weight} % is configured"
+    )
+    former = [drawn.of_former_plans] if drawn.former else []
+    if former and abs(share - drawn.expected[arm]) < _SMALL:
+        return EndpointFact("info", f"{said}: {former[0]}.")
     reasons = _reasons(name, endpoint, present, counts, arm, drawn)
     if reasons:
-        return EndpointFact("info", f"{said}: {'; '.join(reasons)}.")
-    return EndpointFact("warn", f"{said}. Chance does not explain that.")
+        return EndpointFact("info", f"{said}: {'; '.join([*former, *reasons])}.")
+    because = f", and {_percent(drawn.expected[arm])} is expected: {former[0]}" if former else ""
+    return EndpointFact("warn", f"{said}{because}. Chance does not explain that.")
+
+
+_SMALL = 0.005
+"""A difference of shares that nobody needs to know."""
 
 
 def _reasons(
-    name: str, endpoint: Endpoint, present: Present, counts: Mapping[str, Counts], arm: str, drawn: float
+    name: str, endpoint: Endpoint, present: Present, counts: Mapping[str, Counts], arm: str, drawn: _Drawn
 ) -> list[str]:
-    """Whatever moves shares away from the percentages, the surest first."""
+    """Whatever moves shares away from the percentages that drew the requests, the surest first."""
     by = sum((one.reasons for one in counts.values()), Counter[str]())
-    weight, share = endpoint.traffic[arm] / 100, counts[arm].drawn / drawn
+    weight, share = drawn.expected[arm], counts[arm].drawn / drawn.requests
     found = []
     if (diverted := _diverted(endpoint, counts, arm, is_more=share > weight)) > 0:
         found.append(f"{diverted:,} {_were(diverted)} diverted from a deployment that failed")
     if stopped := [one for one in present.stops.get(name, ()) if endpoint.traffic.get(one, 0) > 0]:
         found.append(f"{' and '.join(stopped)} {_are(len(stopped))} stopped")
-    if name in present.changed:
-        found.append("the split changed within the minute")
     if (pinned := int(by["pinned"])) > 0:
         found.append(f"{pinned:,} {_were(pinned)} turns of conversations that began under other percentages")
     if (overridden := int(by["override"])) > 0:
         found.append(f"{overridden:,} followed an override")
     working = sum(present.in_flight.get((name, other), 0) for other in counts)
-    if working >= max(1.0, abs(share - weight) * drawn):
+    if working >= max(1.0, abs(share - weight) * drawn.requests):
         found.append(f"{working:,} more {_are(working)} under way, and count when they end")
     if found:
         return found
@@ -420,7 +470,7 @@ def _reasons(
             )
             return [f"{active} stays on one deployment"]
         return [f"each {one} stays on one deployment, and some send more than others"]
-    chance = _SURE * math.sqrt(weight * (1 - weight) / drawn) + 0.5 / drawn
+    chance = _SURE * math.sqrt(weight * (1 - weight) / drawn.requests) + 0.5 / drawn.requests
     return ["so few requests vary that much by chance"] if abs(share - weight) <= chance else []
 
 

@@ -37,6 +37,7 @@ from prometheus_client.utils import floatToGoString
 
 from app.aio import run_in_background
 from app.telemetry.logs import Record, log_request
+from app.telemetry.periods import Period, StreamTimes
 
 _BATCH = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
@@ -203,6 +204,7 @@ class RequestMetrics(Protocol):
     per_token: Histogram
     tokens: Histogram
     max_tokens: Histogram
+    period: Period
 
     def child(self, metric: Labelled, *labels: str) -> Labelled:
         """The metric's series with these labels."""
@@ -223,10 +225,12 @@ class RequestSeries:
         _observe(self._duration, DURATION, elapsed)
         usage = record.usage
         if record.streamed and record.first_byte is not None:
-            _observe(self._first_token, FIRST_TOKEN, record.first_byte - record.started)
+            first_token, per_token = record.first_byte - record.started, None
+            _observe(self._first_token, FIRST_TOKEN, first_token)
             if usage is not None and usage.completion_tokens > 1:
-                rest = record.started + elapsed - record.first_byte
-                _observe(self._per_token, PER_TOKEN, rest / (usage.completion_tokens - 1))
+                per_token = (record.started + elapsed - record.first_byte) / (usage.completion_tokens - 1)
+                _observe(self._per_token, PER_TOKEN, per_token)
+            self._metrics.period.streamed(StreamTimes((self._labels[0], self._labels[1]), first_token, per_token))
         if usage is not None:
             _observe(self._input, TOKENS, usage.prompt_tokens)
         if (used := record.used) is not None:
@@ -306,6 +310,7 @@ class Telemetry(LedgerMetrics):
         super().__init__(registry)
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self._series: dict[tuple[str, ...], RequestSeries] = {}
+        self.period = Period()
         self.in_flight = Gauge(
             "http_server_active_requests",
             "Requests that a deployment is working on",
@@ -528,6 +533,11 @@ class Telemetry(LedgerMetrics):
         if record.error:
             self.child(self.errors, *record.labels, record.error).inc()
         log_request(record, elapsed)
+
+    def next_period(self) -> Period:
+        """What no counter holds of the requests since the last call."""
+        period, self.period = self.period, Period()
+        return period
 
     def working(self, record: Record) -> AbstractContextManager[None]:
         """Counts the request as one that its deployment works on, while the block runs."""

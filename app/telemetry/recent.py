@@ -1,8 +1,9 @@
-"""The last minute's requests: the difference of two readings of the router's counters.
+"""The last minute's requests: the difference of two readings of the router's counters, and what these cannot hold.
 
 A reading is taken every few seconds and on demand, so requests pay nothing for it.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,23 +12,24 @@ from typing import NamedTuple, Self
 
 from app.errors import outcome_of
 from app.telemetry.metrics import Telemetry
+from app.telemetry.periods import Arm, DrawnRequests, Period
 
 EVERY_S = 10.0
 WINDOW_S = 60.0
 
-Arm = tuple[str, str]
-"""Endpoint and deployment."""
-
-_DRAWN = frozenset({"override", "pinned", "sticky", "traffic", "failover"})
+DRAWN = frozenset({"override", "pinned", "sticky", "traffic", "failover"})
 """The reasons for which the plan decided. For the others, the client named the deployment."""
 
 
 @dataclass(slots=True)
 class BucketCounts:
-    """A histogram. `counts` are those of each bucket, not of all below it; the last bucket has no upper bound."""
+    """A histogram. `counts` are those of each bucket, not of all below it; the last bucket has no upper bound.
+    `longest`: the highest value, 0 if it is not known. `values`: all of them, where they are known."""
 
     bounds: Sequence[float] = ()
     counts: list[float] = field(default_factory=list)
+    longest: float = 0.0
+    values: Sequence[float] = ()
 
     def add(self, bounds: Sequence[float], counts: Sequence[float]) -> None:
         """Counts of another histogram with the same bounds."""
@@ -36,24 +38,32 @@ class BucketCounts:
 
     def since(self, before: Self) -> "BucketCounts":
         """What was counted after `before`."""
-        if not before.counts:
-            return BucketCounts(self.bounds, self.counts)
-        return BucketCounts(self.bounds, [a - b for a, b in zip(self.counts, before.counts, strict=True)])
+        counts = [a - b for a, b in zip(self.counts, before.counts, strict=True)] if before.counts else self.counts
+        return BucketCounts(self.bounds, counts, self.longest)
 
     def quantile(self, share: float) -> float | None:
-        """The value that `share` of the observations do not exceed, interpolated within its bucket.
+        """The value that `share` of the observations do not exceed; interpolated within its bucket, and never above the
+        longest, where the values are not known.
 
-        None without observations. Beyond the last bound it is that bound: a histogram knows no more.
+        None without observations. Beyond the last bound it is the longest, or that bound: a histogram knows no more.
         """
+        if self.values:
+            return sorted(self.values)[max(0, math.ceil(share * len(self.values)) - 1)]
         total = sum(self.counts)
         if total <= 0:
             return None
+        value = self._interpolated(share, total)
+        return min(value, self.longest) if self.longest else value
+
+    def _interpolated(self, share: float, total: float) -> float:
         wanted, seen, lower = share * total, 0.0, 0.0
         for bound, count in zip(self.bounds, self.counts, strict=True):
             if seen + count >= wanted and count > 0:
-                return lower if bound == float("inf") else lower + (bound - lower) * (wanted - seen) / count
+                if bound == math.inf:
+                    return self.longest or lower
+                return lower + (bound - lower) * (wanted - seen) / count
             seen += count
-            lower = bound if bound != float("inf") else lower
+            lower = bound if bound != math.inf else lower
         return lower
 
 
@@ -77,7 +87,7 @@ class Counts:
     @property
     def drawn(self) -> float:
         """The requests for which the plan decided."""
-        return sum(self.reasons[reason] for reason in _DRAWN)
+        return sum(self.reasons[reason] for reason in DRAWN)
 
     @property
     def errors(self) -> float:
@@ -109,10 +119,19 @@ class Counts:
 
 
 class RecentCounts(NamedTuple):
-    """The counts of the last `seconds`."""
+    """The counts of the last `seconds`. `drawn`: the requests for which the plan decided, by endpoint and plan."""
 
     seconds: float
     counts: Mapping[Arm, Counts]
+    drawn: Mapping[tuple[str, str], DrawnRequests] = {}
+
+
+class _Reading(NamedTuple):
+    """The counters at a time, and what they cannot hold of the `period` that ended then."""
+
+    at: float
+    counts: Mapping[Arm, Counts]
+    period: Period
 
 
 class Recent:
@@ -120,24 +139,45 @@ class Recent:
 
     def __init__(self, telemetry: Telemetry, now: float) -> None:
         self._telemetry = telemetry
-        self.readings: deque[tuple[float, Mapping[Arm, Counts]]] = deque([(now, {})])
+        self.readings: deque[_Reading] = deque([_Reading(now, {}, Period())])
 
     def sample(self, now: float) -> Mapping[Arm, Counts]:
-        """Takes a reading and returns it; forgets those that no window needs any more."""
-        counts = read(self._telemetry)
-        self.readings.append((now, counts))
-        while len(self.readings) > 1 and self.readings[1][0] <= now - WINDOW_S:
+        """Takes a reading and returns it, with the longest times since the one before; forgets those that no window
+        needs any more."""
+        counts, period = read(self._telemetry), self._telemetry.next_period()
+        _know_times(counts, period)
+        self.readings.append(_Reading(now, counts, period))
+        while len(self.readings) > 1 and self.readings[1].at <= now - WINDOW_S:
             self.readings.popleft()
         return counts
 
     def window(self, now: float) -> RecentCounts:
         """The last minute; less if the router has run for a shorter time."""
-        before = [reading for reading in self.readings if reading[0] <= now - WINDOW_S]
-        at, earlier = before[-1] if before else self.readings[0]
-        present = read(self._telemetry)
-        return RecentCounts(
-            now - at, {arm: counts.since(earlier.get(arm, Counts())) for arm, counts in present.items()}
-        )
+        readings = list(self.readings)
+        before = max(1, sum(reading.at <= now - WINDOW_S for reading in readings))
+        earlier = readings[before - 1]
+        period = Period.joined([*(reading.period for reading in readings[before:]), self._telemetry.period])
+        counts = {arm: counts.since(earlier.counts.get(arm, Counts())) for arm, counts in read(self._telemetry).items()}
+        _know_times(counts, period)
+        return RecentCounts(now - earlier.at, counts, period.drawn)
+
+
+def _know_times(counts: Mapping[Arm, Counts], period: Period) -> None:
+    """Adds to the counts of a period the times that it knows exactly."""
+    for arm, longest in period.longest.items():
+        if (known := counts.get(arm)) is not None:
+            known.first_token.longest, known.inter_token.longest = longest.first_token, longest.inter_token
+    if not period.is_whole:
+        return
+    values: dict[Arm, tuple[list[float], list[float]]] = {}
+    for arm, first_token, inter_token in period.last:
+        first_tokens, inter_tokens = values.setdefault(arm, ([], []))
+        first_tokens.append(first_token)
+        if inter_token is not None:
+            inter_tokens.append(inter_token)
+    for arm, (first_tokens, inter_tokens) in values.items():
+        if (known := counts.get(arm)) is not None:
+            known.first_token.values, known.inter_token.values = first_tokens, inter_tokens
 
 
 def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:

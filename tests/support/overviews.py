@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from app.config.schema import Config, parse
 from app.control_plane import Replicas
 from app.server.overview_document import Present
-from app.telemetry.recent import Arm, Counts, RecentCounts
+from app.telemetry.periods import Arm
+from app.telemetry.recent import Counts, RecentCounts
 
 DEPLOYMENTS = ("blue", "green", "red", "grey")
 ENDPOINTS = ("chat", "embed")
@@ -84,7 +85,6 @@ def worlds(draw: st.DrawFn) -> World:
         {name: draw(some) for name in endpoints},
         replicas,
         {name: draw(st.integers(0, 500)) for name in endpoints},
-        frozenset(name for name in endpoints if draw(st.booleans())),
         frozenset([*draw(some), *(arm for (_, arm), one in counts.items() if one.requests)]),
         {arm: draw(st.lists(st.floats(0, 200), max_size=3)) for arm in counts if arm[1]},
     )

@@ -402,3 +402,25 @@ def test_counts_in_other_buckets_are_not_added_up() -> None:
     (series,) = board.history("24h", NOW + 700, None)["series"]
     assert [value for value in series["first_token_p50_s"] if value is not None] == [2.5]
     assert max(series["requests_per_s"]) == pytest.approx(2 / 600, abs=1e-4)
+
+
+def test_a_percentile_is_never_above_the_longest_time_of_its_point() -> None:
+    board, at = Board(), NOW - NOW % 60 - 120
+    for second, longest in ((0, 42.0), (10, 41.0)):
+        arm = ArmCounts("chat", "blue", requests=1, first_token={1: 1}, longest_first_token_s=longest)
+        board.take(report((), PeriodCounts(at + second, [1.0, 80.0, math.inf], [arm], [])), NOW)
+    again = Board()
+    again.load(board.dump(), NOW)
+    for one in (board, again):
+        (series,) = one.history("1h", NOW, None)["series"]
+        assert max(filter(None, series["first_token_p95_s"])) == 42.0
+        assert max(filter(None, series["first_token_p50_s"])) <= 42.0
+
+
+def test_the_longest_time_is_unknown_if_a_router_of_an_earlier_version_reports_too() -> None:
+    board, at = Board(), NOW - NOW % 60 - 120
+    for router, longest in (("a", 2.0), ("b", 0.0), ("c", 3.0)):
+        arm = ArmCounts("chat", "blue", requests=1, first_token={1: 1}, longest_first_token_s=longest)
+        board.take(report((), PeriodCounts(at, [1.0, 80.0, math.inf], [arm], []), router=router), NOW)
+    (series,) = board.history("1h", NOW, None)["series"]
+    assert max(filter(None, series["first_token_p95_s"])) > 3.0

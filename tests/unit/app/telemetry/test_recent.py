@@ -1,6 +1,7 @@
 """The metrics of the last minute are the difference of two readings of the counters."""
 
 import math
+from bisect import bisect_left
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from app.engine.output import Usage
 from app.errors import CLIENT_GONE
 from app.telemetry.logs import Record
-from app.telemetry.metrics import Telemetry
+from app.telemetry.metrics import FIRST_TOKEN, Telemetry
+from app.telemetry.periods import MOST_STREAMS
 from app.telemetry.recent import BucketCounts, Counts, Recent, in_flight, read
 
 BOUNDS = (1.0, 2.0, 4.0, math.inf)
@@ -47,6 +49,57 @@ def test_quantiles_rise_with_the_share_and_stay_within_the_bounds(counts: list[f
         assert low is not None
         assert high is not None
         assert 0 <= low <= high <= 4.0
+
+
+@given(st.lists(st.floats(0.0, 400.0), min_size=1, max_size=30), st.floats(0, 1), st.booleans())
+def test_no_percentile_exceeds_the_longest_time(times: list[float], share: float, are_known: bool) -> None:
+    """Of a histogram, and of the values themselves."""
+    bounds = [*FIRST_TOKEN, math.inf]
+    counts = [0.0] * len(bounds)
+    for time in times:
+        counts[bisect_left(bounds, time)] += 1
+    value = BucketCounts(bounds, counts, max(times), times if are_known else ()).quantile(share)
+    assert value is not None
+    assert value <= max(times) or max(times) == 0
+    assert not are_known or value in times
+
+
+def test_the_percentiles_of_few_streams_are_their_own_times() -> None:
+    telemetry = Telemetry()
+    recent = Recent(telemetry, 0.0)
+    for first_byte in (41.0, 0.5):
+        count(telemetry, streamed=True, started=0.0, first_byte=first_byte, usage=Usage(9, 1))
+    recent.sample(10.0)
+    count(telemetry, streamed=True, started=0.0, first_byte=42.0, usage=Usage(9, 1))
+    first_token = recent.window(20.0).counts["chat", "blue"].first_token
+    assert [first_token.quantile(share) for share in (0.3, 0.5, 0.95)] == [0.5, 41.0, 42.0]
+    recent.sample(65.0)
+    first_token = recent.window(75.0).counts["chat", "blue"].first_token
+    assert [first_token.quantile(share) for share in (0.5, 0.95)] == [42.0, 42.0]
+
+
+def test_of_more_streams_than_are_kept_no_percentile_exceeds_the_longest_of_the_minute() -> None:
+    telemetry = Telemetry()
+    recent = Recent(telemetry, 0.0)
+    count(telemetry, streamed=True, started=0.0, first_byte=70.0)
+    recent.sample(10.0)
+    for _ in range(MOST_STREAMS + 1):
+        count(telemetry, streamed=True, started=0.0, first_byte=42.0)
+    reading = recent.sample(80.0)
+    assert reading["chat", "blue"].first_token.longest == 42.0, "since the reading before"
+    assert recent.window(90.0).counts["chat", "blue"].first_token.quantile(0.95) == 42.0
+
+
+def test_the_window_has_the_plans_that_drew_its_requests() -> None:
+    telemetry = Telemetry()
+    recent = Recent(telemetry, 0.0)
+    telemetry.period.drew("chat", "0-a", {"blue": 100})
+    recent.sample(10.0)
+    telemetry.period.drew("chat", "0-a", {"blue": 100})
+    recent.sample(20.0)
+    telemetry.period.drew("chat", "1-b", {"blue": 50, "green": 50})
+    drawn = recent.window(75.0).drawn
+    assert {plan: one.requests for (_, plan), one in drawn.items()} == {"0-a": 1, "1-b": 1}
 
 
 def test_requests_without_a_deployment_are_left_out() -> None:

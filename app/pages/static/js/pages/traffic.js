@@ -11,6 +11,7 @@ export const title = "Traffic";
 /** @typedef {"change" | "history" | "explain"} Panel */
 
 const MANY = 5; // endpoints that need no search
+const FEW = 3; // requests whose shares say something
 const NAMED = 8; // failing ones that the first line names
 
 /** @returns {(string | Head)[]} */
@@ -291,7 +292,7 @@ export async function mount(root, context) {
 function scope({ routers, window_s: window }) {
   const who = routers === null || routers === 1 ? "this router" : `one of ${routers} routers`;
   const since = window < 5 ? "since it started" : `in the last ${duration(window)}`;
-  return `Counted by ${who} ${since}. Times come from histograms, so they are approximate.`;
+  return `Counted by ${who} ${since}. Percentiles of more than 500 streams are approximate.`;
 }
 
 /**
@@ -361,7 +362,7 @@ function findings({ findings: [first, ...others] }) {
 }
 
 /** @param {Endpoint} endpoint */
-function bars({ deployments }) {
+function bars({ deployments, drawn }) {
   const parts = deployments.filter((deployment) => deployment.role === "traffic");
   /**
    * @param {string} label
@@ -376,7 +377,7 @@ function bars({ deployments }) {
     "div",
     { class: "splits" },
     bar("Configured", (deployment) => deployment.weight),
-    parts.some((deployment) => deployment.share !== null)
+    drawn >= FEW
       ? bar("Observed", (deployment) => (deployment.share ?? 0) * 100)
       : null,
   );
