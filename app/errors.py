@@ -46,6 +46,9 @@ CONTEXT_EXCEEDED = "context_length_exceeded"
 CLIENT_GONE = "client_gone"
 """The kind of a request whose client disconnected."""
 
+NO_ENGINE = "no_engine"
+"""The kind of a request whose client has waited for an engine in vain: none was there, and at last it disconnected."""
+
 
 def shortened(text: str, longest: int) -> str:
     """`text` with at most `longest` characters: an ellipsis replaces the middle of a longer one."""
@@ -398,3 +401,25 @@ def outcome_of(error: str, status: int = 200) -> Outcome:
     if error == CLIENT_GONE:
         return "left"
     return "refused" if error in _REFUSALS else "errors"
+
+
+def why_failed(error: SwitchyardError) -> str:
+    """Why the call of a deployment has failed, in words that follow the deployment's name; without its own words."""
+    match error:
+        case Unreachable():
+            return "it could not be reached"
+        case Unanswered():
+            return "its connection ended before an answer"
+        case Unavailable():
+            return "it is not available" if error.is_fault else "it had no room"
+        case Incomplete():
+            return "its answer ended before it was complete"
+        case MalformedAnswer():
+            return "its answer was malformed"
+        case DeadlinePassed():
+            return "the time for the whole request was over"
+        case TimedOut():
+            return "it did not answer in time"
+        case ClientError():
+            return "it rejected the request" if isinstance(error, Rejected) else "the request was refused"
+    return "it failed"

@@ -548,7 +548,8 @@ class _State(msgspec.Struct):
 def _plain(request: ListedRequest) -> dict[str, Any]:
     """Every field, also those that the wire leaves out. The caller's id stays here: it counts limits."""
     fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "caller_id"}
-    return {**fields, "outcome": None if request.running else request.outcome}
+    attempts = msgspec.to_builtins(request.failed_attempts)
+    return {**fields, "failed_attempts": attempts, "outcome": None if request.running else request.outcome}
 
 
 def _values(names: Iterable[str]) -> list[str]:

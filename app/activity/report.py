@@ -7,6 +7,7 @@ A router keeps counts until they are on disk, so that a controller that is kille
 import msgspec
 
 from app.errors import Outcome, outcome_of
+from app.telemetry.logs import FailedAttempt
 
 PERIOD_S = 10.0
 """Seconds that one entry of counts is about. Periods begin at multiples of it, in Unix time, on every router."""
@@ -36,6 +37,9 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     stream: bool = False
     attempts: int = 0
+    failed_attempts: tuple[FailedAttempt, ...] = ()
+    engine: str = ""
+    """The replica that has answered, "" if it has not told its name."""
     moves: int = 0
     """How often another engine has continued the stream."""
     pause_s: float = 0.0

@@ -127,6 +127,8 @@ class _Seen(msgspec.Struct):
             error=record.error,
             stream=record.streamed,
             attempts=record.attempts,
+            failed_attempts=record.failed_attempts,
+            engine=record.engine,
             moves=record.moves,
             pause_s=record.pause_s,
             pauses=record.pauses,

@@ -225,6 +225,7 @@ class ContinuedStream:
             await self._response.begin(check=check)
         except EngineLost as lost:
             raise self._failure(lost) from lost
+        self._exchange.record.engine = self._delivered.engine
 
     def survive(
         self, idle: IdleTimeout, has_ended: Callable[[], bool], keep_alive: Callable[[], Awaitable[None]] | None = None
@@ -285,12 +286,14 @@ class ContinuedStream:
             return False
         loop = asyncio.get_running_loop()
         since, outcome = loop.time(), "ended"
+        exchange.record.attempt_failed(_WHY[_reason(lost)], self._delivered.engine, continued=True)
         self._idle.pause()
         try:
             async with run_in_background(self._kept_alive()):
                 await self._succeeded(lost)
             outcome = "continued"
             exchange.record.moves += 1
+            exchange.record.engine = self._delivered.engine
         except asyncio.CancelledError:
             outcome = "deadline" if loop.time() >= exchange.deadline else "client_gone"
             raise
@@ -380,6 +383,14 @@ class ContinuedStream:
     def _failure(self, lost: EngineLost) -> UpstreamError:
         """The error of a stream that does not go on. A hand-over is no fault."""
         return lost.failure or Unavailable(f"Deployment '{self._target.name}' is not available", retry_after=1)
+
+
+_WHY: Mapping[str, str] = {
+    "handover": "it was shut down, and handed the stream over",
+    "closed": "its connection ended",
+    "error": "it failed",
+}
+"""The reasons of a loss in words."""
 
 
 def _reason(lost: EngineLost) -> str:

@@ -23,6 +23,8 @@ from app.dialects.base import Call, Dialect, ParseContext, Reply, Request, Route
 from app.dialects.bodies import model_in
 from app.dialects.unserved import of_other_methods
 from app.errors import (
+    CLIENT_GONE,
+    NO_ENGINE,
     BadRequest,
     ClientError,
     LimitExceeded,
@@ -31,6 +33,7 @@ from app.errors import (
     SwitchyardError,
     Unauthorized,
     Unavailable,
+    why_failed,
 )
 from app.exchange.affinity import Place
 from app.exchange.request import (
@@ -253,6 +256,10 @@ class Exchange:
         """Counts a whole answer of `size` bytes with the bodies, to the request's end. Raises LimitExceeded."""
         self._room.take_answer(size)
 
+    def attempt_failed(self, error: SwitchyardError) -> None:
+        """Notes that the call of a deployment has failed, for whoever looks at the request."""
+        self.record.attempt_failed(why_failed(error), "")
+
     # Its end
 
     def lost(self, engine: str) -> None:
@@ -294,6 +301,8 @@ class Exchange:
         if self.record.streamed and self.record.usage is None:
             self._prompt_estimate(self.call)
         self.record.manages = self.route.open  # probes of its health are none of an endpoint's requests
+        if self.record.error == CLIENT_GONE and self._had_no_engine():
+            self.record.error = NO_ENGINE
         telemetry, plan = self.state.telemetry, self.writer.plans.get(self.record.endpoint, "")
         telemetry.finish(self.record)
         if self.record.reason in DRAWN and self.endpoint is not None:
@@ -305,6 +314,14 @@ class Exchange:
         self.writer.forget_stream()
 
     # The parts of the steps
+
+    def _had_no_engine(self) -> bool:
+        """Whether a client that has left had waited for an engine where there is none."""
+        record, assignment = self.record, getattr(self, "assignment", None)
+        waited_s = time.perf_counter() - record.started
+        if assignment is None or record.first_byte is not None or waited_s < self.state.no_engine_s:
+            return False
+        return self.state.has_no_engine(record.deployment or assignment.deployment)
 
     def _trace_id(self) -> int:
         """The id of the request's trace if it is sampled, otherwise 0."""

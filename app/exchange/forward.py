@@ -163,6 +163,8 @@ class Attempt:
             await self._reported()
         except (SwitchyardError, asyncio.CancelledError) as error:
             observer.failed(name, error)
+            if isinstance(error, SwitchyardError):
+                self._exchange.attempt_failed(error)
             raise
         finally:
             if (failure := self._exchange.writer.failure) is not None:

@@ -208,12 +208,24 @@ class RouterState:
     exchange_pins: Callable[[], Awaitable[None]] = _nobody
     """Reads the conversations that other routers have pinned; waits a quarter of a second for them at most."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
+    no_engine_s: float = 5.0
+    """Seconds without a byte after which a client that leaves has waited in vain, where no engine is there. One that
+    leaves sooner has left."""
+    lacks_replicas: Callable[[str | None], bool] = lambda application: False
+    """Whether the control plane runs no replica of an application."""
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
     """What deployments answer to requests that anybody may send (`Translation.is_shared`)."""
     unserved: UnmetDemand = field(default_factory=UnmetDemand)
     fuse: Fuse = field(default_factory=lambda: Fuse(time.monotonic))
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     queues: defaultdict[str, AdmissionQueue] = field(init=False)
+
+    def has_no_engine(self, deployment: str) -> bool:
+        """Whether no engine of the deployment can answer, as far as is known: none runs, or its breaker is open."""
+        if deployment in self.health.open():
+            return True
+        settings = self.snapshot.config.deployments.get(deployment) if self.snapshot is not None else None
+        return settings is not None and self.lacks_replicas(settings.app)
 
     def __post_init__(self) -> None:
         self.queues = defaultdict(partial(AdmissionQueue, self.telemetry.routing))

@@ -473,6 +473,16 @@ interface LoadedModels {
 
 type Outcome = "answered" | "errors" | "refused" | "left";
 
+interface FailedAttempt {
+  deployment: string;
+  engine: string;
+  at_s: number;
+  until_s: number;
+  why: string;
+  /** Whether another engine went on with the stream. */
+  continued: boolean;
+}
+
 interface ListedRequest {
   id: string;
   /** null: it runs. */
@@ -490,6 +500,9 @@ interface ListedRequest {
   error: string;
   stream: boolean;
   attempts: number;
+  failed_attempts: FailedAttempt[];
+  /** The replica that has answered, "" if it has not told its name. */
+  engine: string;
   moves: number;
   pause_s: number;
   pauses: [number, number][];

@@ -213,6 +213,7 @@ class Router:
         if self._sender is not None:
             self.state.exchange_pins, pins.on_pin = self._sender.exchange, self._sender.wake
         running = RunningReplicas(control)
+        self.state.lacks_replicas = running.lacks
         self._readiness = Readiness(self._upstream.probe, running)
         keeping = AuditKeeping(controller, self._config, environment.ledger_base, clock)
         self._audit = AuditLog(keeping.keep, clock)

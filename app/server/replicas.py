@@ -66,6 +66,11 @@ class RunningReplicas:
         """As `now`, but the last answer, however old (`silent_s`), if the control plane does not answer."""
         return await self.now() or self.last
 
+    def lacks(self, application: str | None) -> bool:
+        """Whether no replica of the application runs, by the last answer."""
+        last = self.last
+        return last is not None and application is not None and not last.applications.get(application, {}).get(RUNNING)
+
     @property
     def silent_s(self) -> float | None:
         """Seconds since the control plane's last answer, infinite without any; None if it answers, or there is none."""

@@ -123,6 +123,19 @@ class Said(msgspec.Struct, frozen=True):
     engine_message: str = ""
 
 
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """A call of a deployment that has failed, or whose engine was lost and another one `continued` the stream: why, in
+    words, and from when until when, in seconds since the request's arrival. `engine`: the replica, "" if it has not
+    told its name."""
+
+    deployment: str
+    at_s: float
+    until_s: float
+    why: str
+    engine: str = ""
+    continued: bool = False
+
+
 class Record(msgspec.Struct):
     """One request, for the metrics and the access log. Times are in seconds of `time.perf_counter`."""
 
@@ -138,6 +151,10 @@ class Record(msgspec.Struct):
     said: Said | None = None
     streamed: bool = False
     attempts: int = 0
+    failed_attempts: tuple[FailedAttempt, ...] = ()
+    """The first `MOST_PAUSES`."""
+    engine: str = ""
+    """The replica that has begun the answer, or continued it, as far as it has told its name."""
     moves: int = 0
     """How often another engine has continued the stream."""
     pause_s: float = 0.0
@@ -172,6 +189,14 @@ class Record(msgspec.Struct):
         self.pause_s += seconds
         if len(self.pauses) < MOST_PAUSES:
             self.pauses = (*self.pauses, (time.perf_counter() - seconds - self.started, seconds))
+
+    def attempt_failed(self, why: str, engine: str, *, continued: bool = False) -> None:
+        """Notes the end of an attempt, which has failed now."""
+        if self.sent is not None and len(self.failed_attempts) < MOST_PAUSES:
+            now = time.perf_counter() - self.started
+            at = sum(self.pauses[-1]) if self.pauses else self.sent - self.started
+            failed = FailedAttempt(self.deployment, at, now, why, engine, continued)
+            self.failed_attempts = (*self.failed_attempts, failed)
 
     @property
     def has_failed(self) -> bool:

@@ -15,12 +15,13 @@ from starlette.responses import Response, StreamingResponse
 
 from app.access.keys import append, create
 from app.config.schema import parse
+from app.routing.resilience import Fault
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chunk, frame, refuse, stream
 from tests.support.experiments.live_controller import LiveController
-from tests.support.processes.servers import ServerPool
+from tests.support.processes.servers import ServerPool, free_port
 from tests.support.waiting import wait_until
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a secret prompt"}], "max_tokens": 5}
@@ -433,3 +434,46 @@ def test_a_history_counts_all_routers_shows_a_caller_its_endpoints_and_outlives_
         assert [one["endpoint"] for one in history["series"]] == ["chat"]
         assert shown(b, "embed")["series"] == []
     two.controller.close()
+
+
+def no_engine(rig: Rig, path: str, after_s: float) -> dict[str, Any]:
+    """The listed request of a client that leaves `blue`, which does not answer, without a byte."""
+    rig.blue.answer = lambda body: stream([30.0, chunk("a")])
+    body = {**CHAT, "stream": True}
+    with pytest.raises(httpx.TimeoutException):
+        httpx.post(f"{rig.url}{path}", json=body, headers={"x-request-id": str(after_s)}, timeout=after_s)
+    wait_until(lambda: not any(one["running"] for one in listed(rig.url, id=str(after_s))["requests"]))
+    (request,) = listed(rig.url, id=str(after_s))["requests"]
+    return dict(request)
+
+
+def test_a_client_that_waits_in_vain_for_an_engine_has_not_left(rig: Rig) -> None:
+    """Nor has one that leaves at once, or while an engine works for it, waited in vain."""
+    rig.router.state.no_engine_s = 0.3
+    path = "/v1/chat/completions"
+    assert no_engine(rig, path, 0.5)["outcome"] == "left"
+    breakers = rig.router.state.health.breakers
+    while not breakers.of("blue").is_open:
+        breakers.of("blue").failed(Fault.CONNECTION, breakers.clock())
+    assert no_engine(rig, path, 0.1)["outcome"] == "left"
+    lost = no_engine(rig, path, 0.6)
+    assert (lost["outcome"], lost["error"], lost["first_byte_s"]) == ("errors", "no_engine", None)
+    (group,) = [one for one in listed(rig.url)["groups"] if one["error"] == "no_engine"]
+    assert (group["endpoint"], group["deployment"], group["outcome"]) == ("chat", "blue", "errors")
+
+
+def test_each_attempt_of_a_request_is_named_with_its_failure(rig: Rig) -> None:
+    rig.change(deployments={"blue": {"url": f"http://127.0.0.1:{free_port()}", "model": "m"}})
+    rig.chat_endpoint(fallback=["green"])
+    assert chat(rig.url, "moved", stream=True).status_code == 200
+    rig.green.answer = refuse(500, "a secret prompt")
+    assert chat(rig.url, "lost").status_code in (502, 503)
+    wait_for(rig.url, "moved", "lost")
+    by_id = {one["id"]: one for one in listed(rig.url)["requests"]}
+    (first,) = by_id["moved"]["failed_attempts"]
+    assert (first["deployment"], first["why"], first["continued"]) == ("blue", "it could not be reached", False)
+    assert 0 < first["at_s"] < first["until_s"] <= by_id["moved"]["sent_s"]
+    assert (by_id["moved"]["attempts"], by_id["moved"]["deployment"]) == (2, "green")
+    whys = [(one["deployment"], one["why"]) for one in by_id["lost"]["failed_attempts"]]
+    assert whys == [("blue", "it could not be reached"), ("green", "it failed")]
+    assert "secret" not in str(by_id)

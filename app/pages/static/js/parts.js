@@ -21,6 +21,11 @@ export function mark(kind, ...words) {
   );
 }
 
+/** A request that its client has left, with the same mark on every page: it is nobody's failure. */
+export function clientLeft() {
+  return mark("info", "client left");
+}
+
 /**
  * @param {Mark} kind
  * @param {...Child} content

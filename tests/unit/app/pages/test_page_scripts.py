@@ -144,6 +144,7 @@ def test_a_request_is_slow_as_the_default_guardrail_says(
         (200, "timeout", "200, then cut short: timeout"),
         (429, "limit_exceeded", "429 limit exceeded"),
         (0, "client_gone", "0 client left"),
+        (499, "no_engine", "499 timed out waiting for an engine"),
     ],
 )
 def test_a_request_broke_off_only_if_its_answer_had_begun(status: int, error: str, words: str) -> None:
@@ -156,6 +157,9 @@ REQUEST: dict[str, Any] = {
     "first_byte_s": 0.5,
     "duration_s": 101.0,
     "attempts": 1,
+    "failed_attempts": [],
+    "deployment": "blue",
+    "engine": "",
     "running": False,
     "prompt_tokens": 9,
     "completion_tokens": 20,
@@ -166,7 +170,7 @@ REQUEST: dict[str, Any] = {
 BEFORE = [
     ["Checked, and waited for limits and the queue", 0, 0.001],
     ["Prepared", 0.001, 0.002],
-    ["Deployment, until the first byte", 0.002, 0.5],
+    ["blue: until the first byte", 0.002, 0.5],
 ]
 LOST = "Its engine was lost: waited for another"
 
@@ -191,6 +195,45 @@ LOST = "Its engine was lost: waited for another"
 )
 def test_the_wait_for_another_engine_is_a_part_of_the_timeline(pauses: list[list[float]], parts: list[Any]) -> None:
     assert call("phases", {**REQUEST, "pauses": pauses}) == [*BEFORE, *parts]
+
+
+def failed(at_s: float, until_s: float, why: str, **more: Any) -> dict[str, Any]:
+    return {"deployment": "blue", "engine": "", "at_s": at_s, "until_s": until_s, "why": why, "continued": False} | more
+
+
+@pytest.mark.parametrize(
+    ("request_", "parts"),
+    [
+        (
+            {"attempts": 2, "deployment": "green", "failed_attempts": [failed(0.002, 0.01, "it could not be reached")]},
+            [
+                ["Prepared", 0.001, 0.002],
+                ["Attempt 1, blue: it could not be reached", 0.002, 0.01],
+                ["Waited before another attempt", 0.01, 0.1],
+                ["Attempt 2, green: until the first byte", 0.1, 0.5],
+                ["Answer", 0.5, 101],
+            ],
+        ),
+        (
+            {"attempts": 1, "failed_attempts": [failed(0.002, 0.4, "it could not be reached", engine="r1")]},
+            [
+                ["Prepared", 0.001, 0.002],
+                ["blue (replica r1): it could not be reached", 0.002, 0.4],
+                ["Answered with the error", 0.4, 101],
+            ],
+        ),
+        ({"first_byte_s": None}, [["Prepared", 0.001, 0.1], ["blue: no answer", 0.1, 101]]),
+        ({"first_byte_s": None, "running": True}, [["Prepared", 0.001, 0.1], ["blue: no answer so far", 0.1, 101]]),
+        (
+            # Another engine has continued the stream: that is a pause, and no attempt that failed.
+            {"failed_attempts": [failed(0.1, 3, "it failed", continued=True)]},
+            [["Prepared", 0.001, 0.1], ["blue: until the first byte", 0.1, 0.5], ["Answer", 0.5, 101]],
+        ),
+    ],
+)
+def test_the_timeline_names_each_attempt_and_why_it_failed(request_: dict[str, Any], parts: list[Any]) -> None:
+    shown = call("phases", {**REQUEST, "sent_s": 0.1, **request_})
+    assert shown == [["Checked, and waited for limits and the queue", 0, 0.001], *parts]
 
 
 def test_tokens_have_the_rate_at_which_engines_wrote() -> None:

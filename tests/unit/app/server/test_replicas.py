@@ -56,6 +56,13 @@ async def test_only_servers_elsewhere_are_probed() -> None:
     assert given.readiness.asleep(CONFIG) == ["green"]
 
 
+async def test_an_application_lacks_replicas_if_none_runs_by_the_last_answer() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}, "green": {"STARTING": 1}})
+    assert not given.running.lacks("green"), "nothing is known yet"
+    await given.running.now()
+    assert [given.running.lacks(name) for name in ("blue", "green", "red", None)] == [False, True, True, False]
+
+
 async def test_the_age_of_the_last_answer_is_known_while_there_is_no_other() -> None:
     given = Fixture({"blue": {"RUNNING": 1}})
     ages, answers = [], []

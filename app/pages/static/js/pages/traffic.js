@@ -377,9 +377,7 @@ function bars({ deployments, drawn }) {
     "div",
     { class: "splits" },
     bar("Configured", (deployment) => deployment.weight),
-    drawn >= FEW
-      ? bar("Observed", (deployment) => (deployment.share ?? 0) * 100)
-      : null,
+    drawn >= FEW ? bar("Observed", (deployment) => (deployment.share ?? 0) * 100) : null,
   );
 }
 
@@ -453,7 +451,7 @@ function outcomes({ requests, errors, refused, left }, named = 0) {
       [
         whole(requests),
         named > 0 && h("div", { class: "hint small" }, `${whole(named)} by name`),
-        left > 0 && h("div", { class: "hint small" }, count(left, "client left", "clients left")),
+        left > 0 && h("div", { class: "small" }, mark("info", count(left, "client left", "clients left"))),
       ],
       { number: true },
     ),

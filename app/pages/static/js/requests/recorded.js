@@ -2,7 +2,7 @@
 
 import { h, svg } from "../dom.js";
 import { moment, seconds } from "../format.js";
-import { mark } from "../parts.js";
+import { clientLeft, mark } from "../parts.js";
 
 const THUMB = "M7 11v9H3v-9zM7 11l4-8c1.7 0 2.6 1 2.6 2.4L13 9h6.2c1.2 0 2 1 1.8 2.2l-1.3 7c-.2 1-1 1.8-2 1.8H7";
 
@@ -119,7 +119,7 @@ export function recorded(exposure, id, me, isListed, context) {
  * @param {boolean} failed
  */
 function outcome({ status, flags }, failed) {
-  if (flags.includes("client_gone")) return mark("warn", "client left");
+  if (flags.includes("client_gone")) return clientLeft();
   if (status >= 500) return mark("bad", "failed");
   if (status >= 400) return mark("warn", "refused");
   return failed ? mark("warn", "answered after a failure") : mark("good", "answered");

@@ -2,11 +2,16 @@
 
 import { h } from "../dom.js";
 import { count, moment, number, or, seconds, whole } from "../format.js";
-import { mark } from "../parts.js";
+import { clientLeft, mark } from "../parts.js";
 import { REASONS } from "./recorded.js";
 
 /** @type {Record<string, string>} */
-const ERRORS = { broken: "deployment failed", client_gone: "client left", suspected: "held back: engines died" };
+const ERRORS = {
+  broken: "deployment failed",
+  client_gone: "client left",
+  no_engine: "timed out waiting for an engine",
+  suspected: "held back: engines died",
+};
 
 /**
  * A kind of error in words.
@@ -38,7 +43,7 @@ export function result({ status, error, outcome, moves }) {
     case null:
       return mark("wait", "running");
     case "left":
-      return mark("warn", "client left");
+      return clientLeft();
     case "errors":
       return mark("bad", words);
     case "refused":
@@ -101,23 +106,52 @@ const PAUSE = 4; // the colour of a pause, after those of the four parts
 /** @typedef {{name: string, from: number, to: number, index: number}} Phase */
 
 /**
+ * A deployment, and its replica if it has told its name.
+ *
+ * @param {string} deployment
+ * @param {string} engine
+ */
+const place = (deployment, engine) => (engine ? `${deployment} (replica ${engine})` : deployment);
+
+/**
+ * The calls of deployments that have failed before the answer. A stream that another engine has continued has not.
+ *
+ * @param {ListedRequest} request
+ */
+const failures = ({ failed_attempts }) => failed_attempts.filter(({ continued }) => !continued);
+
+/**
  * The parts of the request's time, in order: what happened, from when to when, in seconds since its arrival.
  *
  * @param {ListedRequest} request
  * @returns {Phase[]}
  */
 export function phases(request) {
-  const { admitted_s: admitted, sent_s: sent, first_byte_s: first, duration_s: end, attempts, running } = request;
-  const marks = [
-    { name: "Checked, and waited for limits and the queue", to: admitted },
-    { name: attempts > 1 ? "Earlier attempts" : "Prepared", to: sent },
-    { name: first === null && !running ? "Deployment, no answer" : "Deployment, until the first byte", to: first },
-    { name: "Answer", to: end },
-  ];
+  const { admitted_s, sent_s, first_byte_s, duration_s: end, attempts, deployment, engine, running } = request;
+  const failed = failures(request);
+  const most = attempts > 1 ? (/** @type {number} */ number) => `Attempt ${number}, ` : () => "";
+  /** @type {{name: string, to: number | null, index: number}[]} */
+  const marks = [{ name: "Checked, and waited for limits and the queue", to: admitted_s, index: 0 }];
+  const ready = (/** @type {number | null} */ to) => ({
+    name: marks.length > 1 ? "Waited before another attempt" : "Prepared",
+    to,
+    index: 1,
+  });
+  failed.forEach(({ deployment: at, engine: replica, at_s, until_s, why }, index) => {
+    marks.push(ready(at_s), { name: `${most(index + 1)}${place(at, replica)}: ${why}`, to: until_s, index: 2 });
+  });
+  // The last attempt is none of those: it has answered, or nothing came.
+  const isOpen = failed.length < attempts;
+  if (isOpen || !failed.length) {
+    const until = first_byte_s !== null ? "until the first byte" : running ? "no answer so far" : "no answer";
+    const name = `${most(attempts)}${place(deployment || "Deployment", engine)}: ${until}`;
+    marks.push(ready(sent_s), { name, to: first_byte_s, index: 2 });
+  }
+  marks.push({ name: isOpen ? "Answer" : "Answered with the error", to: end, index: 3 });
   /** @type {Phase[]} */
   const found = [];
   let from = 0;
-  for (const [index, { name, to }] of marks.entries()) {
+  for (const { name, to, index } of marks) {
     // A step that was not reached: the request ended in it.
     const until = Math.max(from, to ?? end);
     found.push({ name, from, to: until, index });
@@ -126,6 +160,27 @@ export function phases(request) {
   }
   // An error of the router itself has its first byte before any deployment was called.
   return request.pauses.reduce(parted, found);
+}
+
+/**
+ * How often deployments were called, and what became of each call.
+ *
+ * @param {ListedRequest} request
+ * @returns {Child}
+ */
+export function attemptWords(request) {
+  const { attempts, failed_attempts, deployment, engine, first_byte_s } = request;
+  if (!failed_attempts.length) return whole(attempts);
+  const words = failed_attempts.map(
+    ({ deployment: at, engine: replica, at_s, until_s, why, continued }) =>
+      `${place(at, replica)}: ${why} after ${seconds(until_s - at_s)}${continued ? ", another went on" : ""}`,
+  );
+  const isAnswered = failures(request).length < attempts && first_byte_s !== null;
+  return h(
+    "ol",
+    { class: "attempts" },
+    [...words, ...(isAnswered ? [`${place(deployment, engine)}: it answered`] : [])].map((text) => h("li", {}, text)),
+  );
 }
 
 /**
@@ -163,11 +218,11 @@ export function timeline(request, traceUrl) {
     ["Arrived", moment(request.at)],
     ...(request.running ? [] : [["Ended", moment(request.at + request.duration_s)]]),
     ...(slow ? [["Slow", slow]] : []),
-    ["Deployment", request.deployment || "none: the router answered"],
+    ["Deployment", request.deployment ? place(request.deployment, request.engine) : "none: the router answered"],
     ["Why", request.deployment ? (REASONS[request.reason] ?? (request.reason || "–")) : "–"],
     ["Caller", request.caller || "unknown"],
     ["Sent as", `${request.dialect}, ${request.operation.replaceAll("_", " ")}${request.stream ? ", streamed" : ""}`],
-    ["Attempts", whole(request.attempts)],
+    ["Attempts", attemptWords(request)],
     ...(request.moves
       ? [["Moved", `${count(request.moves, "time", "times")} to another engine; the wait: ${seconds(request.pause_s)}`]]
       : []),
