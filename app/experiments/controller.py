@@ -13,6 +13,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -50,8 +51,10 @@ from app.experiments.storage.columns import Tables, from_batch
 from app.experiments.storage.directory import AnalysisSnapshot, exposures_of, scored
 from app.experiments.storage.keeper import OpenStore, StorageHealth, StorageManager, Submit, at_once
 from app.experiments.storage.pending import HeldBatch, clock_warnings, gone, live, total_lost
-from app.experiments.storage.store import open_store
+from app.experiments.storage.store import StoreError, open_store
 from app.experiments.storage.write_ahead import WriteAhead
+from app.experiments.unasked_changes import of_plans, of_settings
+from app.exposures.audit import AuditRecord
 from app.exposures.controller_client import Export
 from app.exposures.wire import READABLE, Pins, Replaced, decode_batch, encode_acknowledgement
 
@@ -195,6 +198,8 @@ class Controller:
         """What the journal has of each run's `LOOKS`."""
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
+        self._unaudited: list[AuditRecord] = []
+        """Changes that no call has made, which the audit log has not taken yet."""
         self.storage.journal([JournalEntry(clock(), STARTED)])
 
     def configure(self, config: Config, *, rollout_complete: bool = True, transitions: int | None = None) -> None:
@@ -207,6 +212,8 @@ class Controller:
         if config == self._config:
             self._note(OBSTACLES, self._actions.obstacles())
             return
+        if self._config is not None:
+            self._unaudited += of_settings(self._config, config, self.now())
         self._config = config
         self.storage.settings = config.ledger
         self._recover()
@@ -421,9 +428,17 @@ class Controller:
     def _write(self, now: float) -> None:
         for exposures in self.storage.step(now, self._snapshots):
             self._judges.count(exposures)
+        self._audit_changes()
         if news := self.storage.news():
             self._actions.learn(news, self._runs)
             self._act_at = 0.0
+
+    def _audit_changes(self) -> None:
+        """Keeps the records that wait, if the directory can be written."""
+        if self._unaudited and not self._is_failing():
+            with suppress(StoreError):
+                self.audit.keep(self._unaudited)
+                self._unaudited = []
 
     def _judge(self, now: float) -> None:
         """Looks at the evidence, and acts on it."""
@@ -488,6 +503,7 @@ class Controller:
         mirrors = self._judges.shadows.adopt(config, self.storage.entries if self._knows_runs else None, now)
         if self._knows_runs:
             plans = new_plans(self.storage.entries, config, now)
+            self._unaudited += of_plans(self.storage.entries, plans, now)
             self.storage.journal([*self._configuration(config, now), *plans, *entries, *mirrors])
             self._replaced = replaced(self.storage.entries, config)
 

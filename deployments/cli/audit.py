@@ -90,7 +90,8 @@ def _source(record: Mapping[str, Any]) -> str:
 
 def _what(record: Mapping[str, Any]) -> str:
     """The change in one line."""
-    name = record["experiment"] or record["endpoint"] or record["call"]
+    changed = (record["after"] or {}).get("changed", [])
+    name = record["experiment"] or record["endpoint"] or record["call"] or ", ".join(changed)
     shares = [
         " ".join(f"{deployment}={share}" for deployment, share in (record[side] or {}).get("weights", {}).items())
         for side in ("before", "after")

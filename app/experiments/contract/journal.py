@@ -75,12 +75,17 @@ def new_plans(entries: Sequence[JournalEntry], config: Config, now: float) -> li
 
     A plan with the same content as the last one keeps its number.
     """
-    last = {plan.endpoint: plan for plan in _plans(entries)}
+    last = plans_by_endpoint(entries)
     return [
         JournalEntry(now, KIND, None, msgspec.to_builtins(new))
         for name, endpoint in config.endpoints.items()
         if (new := _next(name, endpoint, last.get(name), now)) is not None
     ]
+
+
+def plans_by_endpoint(entries: Iterable[JournalEntry]) -> dict[str, PlanEntry]:
+    """The last plan of each endpoint."""
+    return {plan.endpoint: plan for plan in _plans(entries)}
 
 
 def history(entries: Iterable[JournalEntry], endpoint: str) -> list[PlanEntry]:

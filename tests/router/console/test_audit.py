@@ -41,7 +41,9 @@ async def test_a_manager_reads_filters_and_exports_who_did_what(
     watch.expected = ["status of 401"]
     await opened(page, keys["boss"])
     rows = page.get_by_role("region", name="Audit log").locator("tbody tr")
-    await expect(rows).to_have_count(3)
+    await expect(rows).to_have_count(4)
+    await expect(rows.nth(3)).to_contain_text("deploy")  # the file that requires keys
+    await expect(rows.nth(3)).to_contain_text("a deployed file")
     await expect(rows.nth(0)).to_contain_text("put traffic · embed")  # the newest first
     for words in ("chat team", "put traffic", "PUT /api/endpoints/chat/traffic", "refused: 403", "127.0.0.1"):
         await expect(rows.nth(1)).to_contain_text(words)
@@ -68,7 +70,7 @@ async def test_a_manager_reads_filters_and_exports_who_did_what(
         ("boss", "chat", reason)
     ]
     await page.get_by_role("button", name="Clear").click()
-    await expect(rows).to_have_count(3)
+    await expect(rows).to_have_count(4)
 
 
 async def test_older_records_are_shown_on_demand(managed: Managed, open_page: OpenPage) -> None:

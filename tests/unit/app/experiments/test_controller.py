@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict, replace
 
+from app.config.endpoints import PlanSettings
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config, Sticky, parse
+from app.experiments.automation.state import author_of
 from app.experiments.contract.journal import FACTS, LOAD
 from app.experiments.contract.report import Occurrence
 from app.experiments.controller import Controller, InvalidBatch, PinExchange
@@ -599,3 +601,55 @@ def test_an_endpoints_pins_end_together_at_the_latest_reported_time() -> None:
 
 def test_every_controller_has_another_id() -> None:
     assert PinExchange().id != PinExchange().id
+
+
+def audited(desk: Desk) -> list[dict[str, Any]]:
+    """The records of the audit log, the latest last."""
+    records: list[dict[str, Any]] = msgspec.json.decode(desk.controller.audit.answer({}).body)["records"]
+    return records[::-1]
+
+
+def with_chat(config: Config, **fields: Any) -> Config:
+    endpoint = config.endpoints["chat"].model_copy(update=fields)
+    return config.model_copy(update={"endpoints": {**config.endpoints, "chat": endpoint}})
+
+
+def test_a_deployed_file_is_in_the_audit_log_with_its_traffic_and_the_names_of_its_other_settings(desk: Desk) -> None:
+    assert audited(desk) == [], "the first file replaces nothing"
+    desk.clock.now += 1
+    desk.config = with_chat(desk.config, traffic={"blue": 90, "green": 10}, max_body_bytes=2000)
+    desk.controller.configure(desk.config)
+    settings, traffic = sorted(audited(desk), key=lambda record: record["endpoint"])
+    assert (settings["action"], settings["after"]) == ("deploy", {"changed": ["endpoints.chat.max_body_bytes"]})
+    assert (traffic["action"], traffic["endpoint"], traffic["caller"], traffic["outcome"]) == (
+        "deploy",
+        "chat",
+        "",
+        "accepted",
+    )
+    assert [traffic[which]["weights"] for which in ("before", "after")] == [
+        {"blue": 50, "green": 50},
+        {"blue": 90, "green": 10},
+    ]
+    desk.start()
+    assert len(audited(desk)) == 2, "a start changes nothing"
+
+
+def test_the_traffic_that_an_experiment_moves_is_in_the_audit_log_and_a_callers_is_there_once(desk: Desk) -> None:
+    for generation, by in ((1, "boss"), (2, author_of("trial"))):
+        desk.clock.now += 1
+        plan = PlanSettings(generation=generation, by=by, reason="it is quiet", since=desk.clock.now)
+        desk.controller.configure(
+            with_chat(desk.config, traffic={"blue": 100 - generation, "green": generation}, plan=plan)
+        )
+    (moved,) = audited(desk)  # the router has recorded the call of the other
+    assert (moved["action"], moved["experiment"], moved["endpoint"]) == ("move_traffic", "trial", "chat")
+    assert (moved["reason"], moved["after"]["weights"]) == ("it is quiet", {"blue": 98, "green": 2})
+
+
+def test_a_change_waits_for_a_directory_that_fails(desk: Desk) -> None:
+    (desk.directory / "ledger" / "audit").write_text("no directory")
+    desk.controller.configure(with_chat(desk.config, traffic={"blue": 90, "green": 10}))
+    (desk.directory / "ledger" / "audit").unlink()
+    desk.pass_time(1)
+    assert [record["action"] for record in audited(desk)] == ["deploy"]

@@ -139,11 +139,11 @@ function row(record) {
     "tr",
     { key: id },
     cell("", time(at), { header: true }),
-    cell("Who", or(caller || null)),
+    cell("Who", or(caller || (record.call ? null : "a deployed file"))),
     cell("What", [
       words(action),
       where ? ` · ${where}` : "",
-      h("div", { class: "hint small mono" }, record.call),
+      record.call ? h("div", { class: "hint small mono" }, record.call) : null,
       changed(record),
     ]),
     cell("Outcome", [

@@ -1,0 +1,74 @@
+"""Changes of the configuration that no call of the API has made, as records of the audit log: a file that was deployed,
+and traffic that an experiment has moved, or the end of a temporary plan.
+
+A record names what has changed, and has values of an endpoint's traffic alone: others may be secrets.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from app.config.schema import Config
+from app.experiments.contract.journal import JournalEntry, PlanEntry, plans_by_endpoint
+from app.exposures.audit import LONGEST, AuditRecord, new_id
+
+DEPLOY, MOVE, END = "deploy", "move_traffic", "end_temporary_plan"
+_EXPERIMENT = "experiment "
+_OF_PLANS = ("traffic", "plan")
+
+
+def of_plans(known: Sequence[JournalEntry], new: Sequence[JournalEntry], now: float) -> list[AuditRecord]:
+    """Records of the `new` entries about plans, which come after those that are `known`. Plans that a caller has made
+    are in the audit log already, and an endpoint's first plan replaces none. `now`: Unix seconds."""
+    last, records = plans_by_endpoint(known), []
+    for entry in new:
+        plan = msgspec.convert(entry.detail, PlanEntry)
+        if (before := last.get(plan.endpoint)) is None or (action := _action(before, plan)) is None:
+            continue
+        experiment = (plan.by or "").removeprefix(_EXPERIMENT) if action == MOVE else ""
+        records.append(
+            _record(
+                now,
+                action,
+                endpoint=plan.endpoint,
+                experiment=experiment,
+                caller=plan.by or "",
+                reason=plan.reason,
+                before=_shown(before),
+                after=_shown(plan),
+            )
+        )
+    return records
+
+
+def of_settings(before: Config, after: Config, now: float) -> list[AuditRecord]:
+    """The record of a deployed file, apart from its plans: which settings have changed. Empty if none has."""
+    changed = sorted(_changed(before.model_dump(mode="json"), after.model_dump(mode="json")))
+    return [_record(now, DEPLOY, after={"changed": changed})] if changed else []
+
+
+def _action(before: PlanEntry, plan: PlanEntry) -> str | None:
+    if plan.by is None:
+        return DEPLOY
+    if before.expires is not None and plan.reason is not None and " was temporary: " in plan.reason:
+        return END
+    return MOVE if plan.by.startswith(_EXPERIMENT) else None
+
+
+def _shown(plan: PlanEntry) -> dict[str, Any]:
+    return {"generation": plan.generation, "weights": plan.weights, "overrides": plan.overrides}
+
+
+def _changed(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    if before == after or (len(path) == 3 and path[0] == "endpoints" and path[2] in _OF_PLANS):
+        return
+    if len(path) < 3 and isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in before.keys() | after.keys():
+            yield from _changed(before.get(name), after.get(name), (*path, str(name)))
+    else:
+        yield ".".join(path)[:LONGEST]
+
+
+def _record(now: float, action: str, **fields: Any) -> AuditRecord:
+    return AuditRecord(id=new_id(now), at=now, action=action, outcome="accepted", status=200, **fields)
