@@ -160,8 +160,8 @@ class UnsupportedRoute(NotFound):
     the methods that the path takes, if there are any."""
 
     def __init__(self, missing: str, instead: str, taken: str = "") -> None:
-        what = f"This server has no {missing}; use {instead}"
-        super().__init__(f"{taken}. {what}" if taken else what, code="unsupported_route")
+        self.missing = f"This server has no {missing}; use {instead}"
+        super().__init__(f"{taken}. {self.missing}" if taken else self.missing, code="unsupported_route")
 
 
 class MethodNotAllowed(ClientError):

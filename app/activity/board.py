@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from app.activity.report import (
     PERIOD_S,
@@ -21,7 +22,7 @@ from app.activity.report import (
     PeriodCounts,
     ReplicaStart,
 )
-from app.errors import Outcome
+from app.errors import Forbidden, Outcome
 from app.telemetry.periods import Arm
 from app.telemetry.recent import BucketCounts
 
@@ -52,7 +53,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
 """The ranges of a history: their length, and the seconds of one point."""
 
 REFUSED_S, REFUSED_STEP_S = 3600.0, 60.0
-"""For how long requests without valid credentials are counted, and the seconds of one count."""
+"""For how long requests without valid credentials, or a route, are counted, and the seconds of one count."""
 MOST_REASONS = 40
 """Of one count; the further ones together are "", as they are in a router's counts."""
 
@@ -79,10 +80,17 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit: int = MOST_REQUESTS
 
     def sees(self, request: ListedRequest) -> bool:
-        """Whether the reader may see the request. One that has reached no endpoint is its caller's own."""
-        is_own = self.caller_id is not None and not request.endpoint
+        """Whether the reader may see the request. One that has reached no endpoint, or none that its caller may use, is
+        its caller's own."""
+        has_none = not request.endpoint or request.error == Forbidden.kind
+        is_own = self.caller_id is not None and self.caller_id == request.caller_id and has_none
         at_seen_endpoint = self.endpoints is None or request.endpoint in self.endpoints or is_own
         return at_seen_endpoint and (self.caller_id in (None, request.caller_id) or request.endpoint in self.operated)
+
+    def shown(self, request: ListedRequest) -> ListedRequest:
+        """The request as the reader sees it: without an endpoint that is none of the reader's."""
+        is_hidden = self.endpoints is not None and request.endpoint not in self.endpoints
+        return replace(request, endpoint="", plan="") if is_hidden and request.endpoint else request
 
     def matches(self, request: ListedRequest) -> bool:
         """Whether the request passes the filters."""
@@ -172,6 +180,47 @@ class DailyUse:
         self.completion_tokens += counts.completion_tokens
 
 
+class MinuteCounts:
+    """Requests of each minute of the last hour, by their reason."""
+
+    def __init__(self) -> None:
+        self._minutes: OrderedDict[float, Counter[str]] = OrderedDict()
+
+    def add(self, at: float, reasons: Mapping[str, int]) -> None:
+        """Adds requests of a period that begins at `at`."""
+        for reason, count in reasons.items():
+            minute = self._minutes.setdefault(at - at % REFUSED_STEP_S, Counter())
+            minute[reason if reason in minute or len(minute) < MOST_REASONS else ""] += count
+
+    def forget(self, now: float) -> None:
+        """Drops minutes that are over an hour old."""
+        for at in [at for at in self._minutes if at <= now - REFUSED_S]:
+            del self._minutes[at]
+
+    def dump(self) -> dict[float, dict[str, int]]:
+        """The counts as plain data."""
+        return {at: dict(reasons) for at, reasons in self._minutes.items()}
+
+    def load(self, minutes: Mapping[float, Mapping[str, int]]) -> None:
+        """Adds what `dump` has returned."""
+        for at, reasons in minutes.items():
+            self.add(at, reasons)
+
+    def last_hour(self, now: float) -> dict[str, Any]:
+        """`requests` of each minute since `since`, of which the last one goes on, and all of them by their reason, the
+        most frequent first."""
+        first = now - now % REFUSED_STEP_S - REFUSED_S + REFUSED_STEP_S
+        times = [first + index * REFUSED_STEP_S for index in range(round(REFUSED_S / REFUSED_STEP_S))]
+        minutes = [self._minutes.get(at, Counter[str]()) for at in times]
+        reasons = sum(minutes, Counter[str]())
+        return {
+            "since": first,
+            "step_s": REFUSED_STEP_S,
+            "requests": [minute.total() for minute in minutes],
+            "reasons": [{"reason": reason, "requests": count} for reason, count in reasons.most_common()],
+        }
+
+
 class Board:
     """Everything that is kept. Not thread-safe."""
 
@@ -189,8 +238,10 @@ class Board:
         self._bounds: Sequence[float] = ()
         self._arms: set[Arm] = set()
         self._uses: OrderedDict[tuple[int, str], DailyUse] = OrderedDict()
-        self._unauthorized: OrderedDict[float, Counter[str]] = OrderedDict()
-        """The requests without valid credentials of each minute, by the reason."""
+        self._unauthorized = MinuteCounts()
+        """The requests without valid credentials, by the reason."""
+        self._unknown_routes = MinuteCounts()
+        """The requests for routes that there are not, by what was meant."""
         self._starts: OrderedDict[str, ReplicaStart] = OrderedDict()
         self._watched_since: float | None = None
         self.used: dict[str, float] = {}
@@ -263,7 +314,9 @@ class Board:
         for at, running in self._running.values():
             if now - at < SILENT_S:
                 kept |= {id(request): request for request in running}
-        listed = (one for one in kept.values() if wanted.sees(one) and (one.failed or not self._is_older(one)))
+        listed = (
+            wanted.shown(one) for one in kept.values() if wanted.sees(one) and (one.failed or not self._is_older(one))
+        )
         seen = sorted(listed, key=lambda one: one.at, reverse=True)
         matching = [request for request in seen if wanted.matches(request)]
         older = sum(map(self._is_older, seen))
@@ -281,7 +334,8 @@ class Board:
             "deployments": _values(one.deployment for one in seen),
             "callers": _values(one.caller for one in seen),
             "errors": _values(one.error for one in seen),
-            "unauthorized": self._refusals(now),
+            "unauthorized": self._unauthorized.last_hour(now),
+            "unknown_routes": self._unknown_routes.last_hour(now),
         }
 
     def _has_all(self, kind: tuple[str, str, int, str], last: int) -> bool:
@@ -324,20 +378,6 @@ class Board:
             group["messages"] = len(messages[kind] - {""})
         return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["count"]))
 
-    def _refusals(self, now: float) -> dict[str, Any]:
-        """The requests without valid credentials of the last hour: `requests` of each minute since `since`, of which
-        the last one goes on, and all of them by their reason, the most frequent first."""
-        first = now - now % REFUSED_STEP_S - REFUSED_S + REFUSED_STEP_S
-        times = [first + index * REFUSED_STEP_S for index in range(round(REFUSED_S / REFUSED_STEP_S))]
-        minutes = [self._unauthorized.get(at, Counter[str]()) for at in times]
-        reasons = sum(minutes, Counter[str]())
-        return {
-            "since": first,
-            "step_s": REFUSED_STEP_S,
-            "requests": [minute.total() for minute in minutes],
-            "reasons": [{"reason": reason, "requests": count} for reason, count in reasons.most_common()],
-        }
-
     # Counts over time
 
     def _count(self, period: PeriodCounts, now: float) -> None:
@@ -353,19 +393,14 @@ class Board:
             for step, points in self._series.items():
                 at = period.at - period.at % step
                 points.setdefault(at, {}).setdefault(arm, Cell()).add(counts)
-        self._refuse(period)
+        self._unauthorized.add(period.at, period.unauthorized)
+        self._unknown_routes.add(period.at, period.unknown_routes)
         day = int(period.at // DAY_S)
         for use in period.callers:
             self._uses.setdefault((day, use.caller_id), DailyUse()).add(use)
         for caller_id, at in period.used.items():
             self.used[caller_id] = max(at, self.used.get(caller_id, 0.0))
         self._forget(now)
-
-    def _refuse(self, period: PeriodCounts) -> None:
-        at = period.at - period.at % REFUSED_STEP_S
-        for reason, count in period.unauthorized.items():
-            minute = self._unauthorized.setdefault(at, Counter())
-            minute[reason if reason in minute or len(minute) < MOST_REASONS else ""] += count
 
     def _arm(self, counts: ArmCounts) -> Arm:
         arm = (counts.endpoint, counts.deployment)
@@ -378,8 +413,8 @@ class Board:
         for step, points in self._series.items():
             for at in [at for at in points if at < now - SERIES[step]]:
                 del points[at]
-        for at in [at for at in self._unauthorized if at <= now - REFUSED_S]:
-            del self._unauthorized[at]
+        self._unauthorized.forget(now)
+        self._unknown_routes.forget(now)
         today = int(now // DAY_S)
         for key in [key for key in self._uses if key[0] <= today - USE_DAYS]:
             del self._uses[key]
@@ -499,7 +534,8 @@ class Board:
             uses=[(day, id, use) for (day, id), use in self._uses.items()],
             used=self.used,
             periods=self.periods(),
-            unauthorized={at: dict(reasons) for at, reasons in self._unauthorized.items()},
+            unauthorized=self._unauthorized.dump(),
+            unknown_routes=self._unknown_routes.dump(),
             starts=list(self._starts.values()),
             watched_since=self._watched_since,
         )
@@ -518,8 +554,8 @@ class Board:
                 for endpoint, deployment, cell in cells:
                     arm = self._arm(ArmCounts(endpoint, deployment))
                     self._series[step].setdefault(at, {}).setdefault(arm, Cell()).add(cell)
-        for at, reasons in state.unauthorized.items():
-            self._unauthorized.setdefault(at, Counter()).update(reasons)
+        self._unauthorized.load(state.unauthorized)
+        self._unknown_routes.load(state.unknown_routes)
         for day, id, use in state.uses:
             self._uses[day, id] = use
         if state.watched_since is not None:
@@ -541,6 +577,7 @@ class _State(msgspec.Struct):
     used: dict[str, float]
     periods: dict[str, float] = {}
     unauthorized: dict[float, dict[str, int]] = {}
+    unknown_routes: dict[float, dict[str, int]] = {}
     starts: list[ReplicaStart] = []
     watched_since: float | None = None
 

@@ -132,6 +132,8 @@ class PeriodCounts(msgspec.Struct, frozen=True):
     callers: list[CallerCounts]
     used: dict[str, float] = {}
     unauthorized: dict[str, int] = {}
+    unknown_routes: dict[str, int] = {}
+    """The requests for routes that there are not, by what was probably meant, in words."""
 
 
 class ActivityReport(msgspec.Struct, frozen=True):

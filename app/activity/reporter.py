@@ -34,7 +34,8 @@ _log = logging.getLogger("switchyard")
 
 class ActivityReporter:
     """`deliver`: to the controller; None without one. `used` returns when each key was used last here, by its caller's
-    id; `unauthorized` the requests without valid credentials so far, by the reason. `clock`: Unix seconds."""
+    id; `unauthorized` the requests without valid credentials so far, by the reason, and `unknown_routes` those for
+    routes that there are not. `clock`: Unix seconds."""
 
     def __init__(
         self,
@@ -43,18 +44,21 @@ class ActivityReporter:
         used: Callable[[], Mapping[str, float]],
         *,
         unauthorized: Callable[[], Mapping[str, int]] = dict,
+        unknown_routes: Callable[[], Mapping[str, int]] = dict,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.board = Board()
         """What this router alone has reported."""
         self._requests, self._deliver, self._used, self._unauthorized = requests, deliver, used, unauthorized
+        self._unknown_routes = unknown_routes
         self._every_s, self._clock = every_s, clock
         self._router = secrets.token_hex(8)
         self._periods: deque[PeriodCounts] = deque(maxlen=MOST_PERIODS)
         self._read: Mapping[Arm, Counts] = {}
         self._read_used: Mapping[str, float] = {}
         self._read_unauthorized: Counter[str] = Counter()
+        self._read_unknown: Counter[str] = Counter()
         self._known_here = self._known_there = 0
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
@@ -89,10 +93,12 @@ class ActivityReporter:
         used = {id: at for id, at in self._read_used.items() if used_before.get(id) != at}
         refused_before, self._read_unauthorized = self._read_unauthorized, Counter(self._unauthorized())
         unauthorized = dict(self._read_unauthorized - refused_before)
+        unknown_before, self._read_unknown = self._read_unknown, Counter(self._unknown_routes())
+        unknown_routes = dict(self._read_unknown - unknown_before)
         callers = self._requests.take_uses()
-        if arms or callers or used or unauthorized:
+        if arms or callers or used or unauthorized or unknown_routes:
             at = (round(self._clock() / PERIOD_S) - 1) * PERIOD_S
-            period = PeriodCounts(at, bounds, arms, callers, used, unauthorized)
+            period = PeriodCounts(at, bounds, arms, callers, used, unauthorized, unknown_routes)
             self._periods.append(period)
             self.board.take(ActivityReport(self._router, self._known_here, [], [period]), self._clock())
 

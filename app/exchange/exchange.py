@@ -27,6 +27,7 @@ from app.errors import (
     NO_ENGINE,
     BadRequest,
     ClientError,
+    Forbidden,
     LimitExceeded,
     NotFound,
     Suspected,
@@ -289,9 +290,12 @@ class Exchange:
 
     async def refused(self, error: ClientError) -> ClientError:
         """The error to answer for an `error` of the request: invalid requests count against their caller's limits."""
+        if isinstance(error, Forbidden):
+            self.record.endpoint = ""  # the answer has no header of an endpoint that the caller may not use
         is_exempt = self._is_admitted or self.route.open or self.route.local
         if error.is_clients_fault and not (is_exempt or isinstance(error, LimitExceeded | Unauthorized)):
-            self.record.endpoint = self.record.endpoint or self._endpoint_in_body()
+            if not isinstance(error, Forbidden):
+                self.record.endpoint = self.record.endpoint or self._endpoint_in_body()
             await self.state.access.count_invalid(self.caller, self.record.endpoint, self.writer)
         return of_other_methods(error, self.request) or error
 
@@ -301,6 +305,8 @@ class Exchange:
         if self.record.streamed and self.record.usage is None:
             self._prompt_estimate(self.call)
         self.record.manages = self.route.open  # probes of its health are none of an endpoint's requests
+        if self.record.error == Forbidden.kind and self.caller.endpoints is not None:
+            self.record.endpoint = self._endpoint_asked()
         if self.record.error == CLIENT_GONE and self._had_no_engine():
             self.record.error = NO_ENGINE
         telemetry, plan = self.state.telemetry, self.writer.plans.get(self.record.endpoint, "")
@@ -384,6 +390,12 @@ class Exchange:
         """The endpoint that the body names, or a deployment of which, if the caller may use it; else ""."""
         name = model_in(self.request.body)
         return endpoint_meant(self.snapshot.views.of(self.caller), name) if name is not None else ""
+
+    def _endpoint_asked(self) -> str:
+        """The endpoint at which a request counts that its caller may not make; "" if there is none."""
+        model, deployment = self._named()
+        name = model or model_in(self.request.body) or deployment
+        return endpoint_meant(self.snapshot.config, name) if name is not None else ""
 
     def _keep_what_was_said(self) -> None:
         """Takes out of the error's text what nobody else may read: an engine's message, which may quote the prompt,

@@ -540,8 +540,8 @@ interface ErrorGroup {
   engine_message: string;
 }
 
-/** Requests without valid credentials: of each minute, and by their reason. */
-interface Unauthorized {
+/** Requests of each minute, and by their reason. */
+interface MinuteCounts {
   since: number;
   step_s: number;
   requests: number[];
@@ -568,7 +568,9 @@ interface RequestList {
   callers: string[];
   errors: string[];
   no_such_endpoint: string | null;
-  unauthorized?: Unauthorized;
+  unauthorized?: MinuteCounts;
+  /** An older controller of experiments does not say. */
+  unknown_routes?: MinuteCounts;
 }
 
 // --- GET /api/audit ---

@@ -10,7 +10,8 @@ Texts are there only where `record: {text: full}` says so, and for managers alon
 Each reading leaves a record in the audit log. The message of a failed request is ours, and quotes no prompt; an
 engine's own may (`engine_message`, and those of `is_engines`), and is a text in this sense, but for the record.
 
-Requests without valid credentials have no caller. They are counted by minute and reason, for whoever has a role.
+Requests without valid credentials have no caller, nor have those for routes that there are not. They are counted by
+minute and reason, for whoever has a role.
 """
 
 import re
@@ -89,7 +90,8 @@ class ActivityApi:
             if item["endpoint"] not in texts:
                 item |= {"message": "" if item["is_engines"] else item["message"], "engine_message": ""}
         if roles.role(context.caller) == "caller":
-            del content["unauthorized"]
+            for counted in ("unauthorized", "unknown_routes"):
+                content.pop(counted, None)  # an older controller lacks one
         is_known = (
             wanted.endpoint in ("", None) or wanted.endpoint in self._services.views().of(context.caller).endpoints
         )

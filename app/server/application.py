@@ -80,6 +80,7 @@ from app.server.overview import OverviewApi
 from app.server.replicas import Readiness, RunningReplicas, UnservedDemand
 from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
+from app.server.unknown_routes import UnknownRoutes
 from app.telemetry.logs import Record, event
 from app.telemetry.metrics import Telemetry, monitor_event_loop
 from app.telemetry.periods import Arm
@@ -207,6 +208,7 @@ class Router:
             deliver,
             self._access.last_uses,
             unauthorized=self._access.unauthorized,
+            unknown_routes=lambda: self._unknown_routes.groups,
             every_s=2 * send_every_s,
             clock=clock,
         )
@@ -271,6 +273,8 @@ class Router:
             *(route for api in self._apis for route in api.routes()),
             *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
         ]
+        paths = [route.path for route in self._paths if isinstance(route, Path)]
+        self._unknown_routes = UnknownRoutes(paths, telemetry.unknown_route)
         starlette = Starlette(
             routes=self._paths,
             exception_handlers={HTTPException: self._not_found, SwitchyardError: _operation_error},
@@ -451,6 +455,8 @@ class Router:
         headers = error_headers(error)
         if unserved.path.startswith(APP_PREFIX):  # of an application that is being deployed, or deleted
             headers[NO_ROUTE_HEADER] = "1"
+        else:
+            self._unknown_routes.count(unserved, error)
         return _worded(dialect, error, unserved, headers)
 
     def _methods(self, path: str) -> Sequence[str]:

@@ -398,6 +398,12 @@ class Telemetry(LedgerMetrics):
             ("outcome",),
             registry=registry,
         )
+        self.unknown_routes = Counter(
+            "switchyard_unknown_routes",
+            "Requests for paths and methods that this server has not",
+            ("status",),
+            registry=registry,
+        )
         self.limits = Counter(
             "switchyard_limited_requests",
             "Requests over a caller's limit: requests, tokens, concurrent",
@@ -470,6 +476,10 @@ class Telemetry(LedgerMetrics):
     def unauthorized(self, outcome: str) -> None:
         """Counts a request without valid credentials: ``refused`` (401) or ``throttled`` (429)."""
         self.unauthorized_requests.labels(outcome).inc()
+
+    def unknown_route(self, status: int) -> None:
+        """Counts a request that no route serves: 404, or 405."""
+        self.unknown_routes.labels(str(status)).inc()
 
     def configured(self, outcome: str) -> None:
         """Counts a configuration that was delivered: ``applied`` or ``refused``."""

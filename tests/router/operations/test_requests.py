@@ -270,8 +270,9 @@ def test_a_name_that_its_caller_may_not_know_is_not_shown(rig: Rig, tmp_path: Pa
     assert chat(rig.url, "hers", keys["ann"], temperature="hot").status_code == 400
     assert chat(rig.url, "not-hers", keys["ann"], model="embed").status_code == 403
     wait_for(rig.url, "hers", "not-hers", key=keys["boss"])
-    by_id = {one["id"]: one for one in listed(rig.url, keys["boss"])["requests"]}
-    assert (by_id["hers"]["endpoint"], by_id["not-hers"]["endpoint"]) == ("chat", "")
+    for name, endpoint in (("boss", "embed"), ("ann", "")):
+        by_id = {one["id"]: one for one in listed(rig.url, keys[name])["requests"]}
+        assert (by_id["hers"]["endpoint"], by_id["not-hers"]["endpoint"]) == ("chat", endpoint)
 
 
 def test_a_key_that_a_client_sends_as_a_name_is_not_shown(rig: Rig, tmp_path: Path) -> None:
@@ -477,3 +478,50 @@ def test_each_attempt_of_a_request_is_named_with_its_failure(rig: Rig) -> None:
     whys = [(one["deployment"], one["why"]) for one in by_id["lost"]["failed_attempts"]]
     assert whys == [("blue", "it could not be reached"), ("green", "it failed")]
     assert "secret" not in str(by_id)
+
+
+def test_requests_for_unknown_routes_are_counted_in_groups(rig: Rig) -> None:
+    def groups() -> dict[str, int]:
+        reasons = listed(rig.url)["unknown_routes"]["reasons"]
+        return {one["reason"]: one["requests"] for one in reasons}
+
+    for path in ("/v1/chat/completion", "/v1/chat/completoins", "/v1/chat/completion"):
+        assert httpx.post(f"{rig.url}{path}", json=CHAT).status_code == 404
+    for number in range(100):
+        assert httpx.get(f"{rig.url}/wp-admin/{number}.php").status_code == 404
+    assert httpx.post(f"{rig.url}/v1/audio/speech", json={}).status_code == 404
+    for number in range(3):
+        assert httpx.delete(f"{rig.url}/v1/models/{number}").status_code == 404
+    assert httpx.put(f"{rig.url}/health").status_code == 405
+    counted = wait_until(groups)  # within ten seconds a period ends
+    assert counted.pop("other paths") == 100
+    assert counted.pop("/v1/chat/completion (did you mean /v1/chat/completions?)") == 3
+    assert counted.pop("/health takes GET, not PUT") == 1
+    assert sorted(counted.values()) == [1, 3]
+    assert all(reason.startswith("This server has no ") for reason in counted)
+    metrics = httpx.get(f"{rig.url}/metrics").text
+    assert 'switchyard_unknown_routes_total{status="404"} 107.0' in metrics
+    assert listed(rig.url)["kept"] == 0, "no scanner fills the list"
+
+
+@pytest.mark.parametrize("route", ["/v1/embeddings", "/serving-endpoints/embed/invocations"])
+def test_a_request_that_its_caller_may_not_make_counts_at_the_endpoint_without_naming_it(
+    rig: Rig, tmp_path: Path, route: str
+) -> None:
+    keys = {}
+    for name, endpoints in (("boss", []), ("ann", ["chat"])):
+        keys[name], record = create(name, endpoints=endpoints)
+        append(tmp_path / "keys.yaml", record.line)
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml"), "managers": ["boss"]})
+    headers = {"authorization": f"Bearer {keys['ann']}", "x-request-id": "not-hers"}
+    answer = httpx.post(f"{rig.url}{route}", json={"model": "embed", "input": "hi"}, headers=headers)
+    assert answer.status_code == 403
+    assert "x-switchyard-plan" not in answer.headers
+    wait_for(rig.url, "not-hers", key=keys["boss"])
+    for name, endpoint in (("boss", "embed"), ("ann", "")):
+        document = listed(rig.url, keys[name])
+        assert [one["endpoint"] for one in document["requests"]] == [endpoint]
+        assert [group["endpoint"] for group in document["groups"]] == [endpoint]
+        assert document["requests"][0]["plan"] == "" or name == "boss"
+    overview = httpx.get(f"{rig.url}/api/overview", headers={"authorization": f"Bearer {keys['boss']}"}).json()
+    assert {one["endpoint"]: one["refused"] for one in overview["endpoints"]} == {"chat": 0, "embed": 1}

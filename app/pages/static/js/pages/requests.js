@@ -101,11 +101,12 @@ function list(root, { api, poll, announce, parameters }) {
   function draw(found) {
     return [
       filterRow(found),
-      errorGroups(found.groups),
-      refused(found.unauthorized),
       summary(found),
+      errorGroups(found.groups),
       requests(found),
       more(found),
+      counts("Without valid credentials", "a 401, or a 429 after many", found.unauthorized),
+      counts("No such route", "a 404 or 405", found.unknown_routes),
     ];
   }
 
@@ -194,27 +195,33 @@ function list(root, { api, poll, announce, parameters }) {
     return `Show ${count(hidden.length, "more kind", "more kinds")}: ${count(requests, "request", "requests")}`;
   }
 
-  /** @param {Unauthorized | undefined} counted */
-  function refused(counted) {
+  /**
+   * Requests that no list has, since anybody can send them.
+   *
+   * @param {string} title
+   * @param {string} effect
+   * @param {MinuteCounts | undefined} counted
+   */
+  function counts(title, effect, counted) {
     if (!counted?.reasons.length) return null;
     const { since, step_s, requests, reasons } = counted;
     const until = since + step_s * requests.length;
     const all = requests.reduce((sum, minute) => sum + minute, 0);
     return h(
       "section",
-      { class: "refused", "aria-label": "Without valid credentials", key: "refused" },
-      h("h2", {}, "Without valid credentials"),
+      { class: "refused", "aria-label": title, key: title },
+      h("h2", {}, title),
       h(
         "div",
         {},
-        mark("warn", `${count(all, "request", "requests")} in the last hour got a 401, or a 429 after many: `),
+        mark("warn", `${count(all, "request", "requests")} in the last hour got ${effect}: `),
         withCode(
           reasons.map(({ reason, requests: some }) => `${whole(some)} × ${reason || "other reasons"}`).join("; "),
         ),
         ".",
       ),
       withAxes(
-        bars(requests, `Requests without valid credentials, minute by minute: at most ${Math.max(...requests)}`),
+        bars(requests, `${title}, requests minute by minute: at most ${Math.max(...requests)}`),
         ticks([since, (since + until) / 2, until]),
         `${whole(Math.max(...requests))}/min`,
       ),
