@@ -70,6 +70,18 @@ class Replicas(NamedTuple):
     routers: Mapping[str, int]
     asleep: Collection[str] = frozenset()
 
+    def running(self, application: str | None) -> int:
+        """How many take requests; 0 also for None and for applications that do not run here."""
+        return self.applications.get(application or "", {}).get(RUNNING, 0)
+
+    def lacks(self, application: str | None) -> bool:
+        """Whether none of the application's runs."""
+        return application is not None and not self.running(application)
+
+    def keeps(self, application: str | None) -> bool:
+        """Whether the application is to have replicas without any request."""
+        return application in self.applications and application not in self.asleep
+
 
 class ControlPlane(Protocol):
     """The seam. Its calls raise UpstreamError if the control plane does not answer."""

@@ -309,11 +309,12 @@ class UpstreamError(SwitchyardError):
     """The deployment failed, not the client: another deployment may succeed.
 
     `is_fault`: the failure counts against the deployment's health; being busy does not. `engine_message`: the engine's
-    own words, or "". They may quote the prompt, and are not for the caller.
+    own words, or "". They may quote the prompt, and are not for the caller. `engine`: its name, or "".
     """
 
     status = 502
     kind = "upstream"
+    engine = ""
 
     def __init__(self, message: str, *, retry_after: float | None = None, engine_message: str = "") -> None:
         super().__init__(message, retry_after=retry_after)
@@ -350,7 +351,11 @@ class Broken(UpstreamError):
 
 
 class Incomplete(Broken):
-    """The response ended before it was complete."""
+    """The response ended before it was complete, or the engine said that it has died."""
+
+
+Death = Unanswered | Incomplete
+"""An engine may have died, perhaps of the request."""
 
 
 class MalformedAnswer(Broken):

@@ -104,7 +104,12 @@ NO_ROUTE_HEADER = "x-switchyard-no-route"
 and while an application is deployed or deleted."""
 
 NO_SERVER_HEADER = "x-switchyard-no-server"
-"""On the ingress's 503 for an application without a replica. A replica that is busy answers without it."""
+"""On the ingress's own errors: its 503 for an application without a replica, and its 502 for a replica that has closed
+the connection without an answer. A replica that is busy answers without it."""
+
+NO_WAIT_HEADER = "x-switchyard-no-wait"
+"""On a router's request that another deployment takes if no replica of this one is up: without it, the request waits
+until Serve has started one."""
 
 AFFINITY_HEADER = "x-switchyard-affinity"
 """A request's key, for which the ingress has an order of the replicas: 16 hexadecimal digits, a space, and the margin

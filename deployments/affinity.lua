@@ -83,3 +83,13 @@ core.register_action("affinity", { "http-req" }, function(txn)
         txn:set_var("txn.affinity", name)
     end
 end, 0)
+
+-- Sets `absent` where no replica of the backend is up: Serve's own proxy would have the request wait for one.
+core.register_action("absent", { "http-req" }, function(txn)
+    for _, replica in ipairs(replicas_of(txn.f:be_name())) do
+        if txn.f:srv_is_up(replica.name) == 1 then
+            return
+        end
+    end
+    txn:set_var("txn.absent", true)
+end, 0)

@@ -27,7 +27,10 @@ listen on the loopback interface, unless `METRICS_HOST_VARIABLE` says otherwise.
 
 A request whose router died is sent once more, to another one (`SETTINGS`). In case it was the request that killed the
 router, a compressed one is not: what HAProxy keeps for another attempt then has at most `tune.bufsize` bytes, also
-after decoding.
+after decoding. A request whose engine died is not: the router decides, which knows what killed engines before.
+
+Without a replica, a request waits at Serve's own proxy until there is one, which also wakes an application that is
+scaled to zero. A request with `x-switchyard-no-wait` gets a 503 instead: another deployment takes it.
 
 A request with a key in `x-switchyard-affinity` goes to the key's replica, as long as that has room
 (`deployments/affinity.lua`), so that conversations find their prefix in its cache. Serve's own balancing has no keys.
@@ -51,6 +54,7 @@ from app.internal_api import (
     KEEP_ALIVE_MARGIN_S,
     NO_ROUTE_HEADER,
     NO_SERVER_HEADER,
+    NO_WAIT_HEADER,
     PROBES,
     ROUTER,
     SILENT_S,
@@ -61,8 +65,8 @@ SETTINGS: Mapping[str, str] = {
     # The time in which the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would
     # cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
-    # A killed replica still accepts connections for a moment. A request without a response is sent once more, to
-    # another replica.
+    # A killed replica still accepts connections for a moment. A router's request without a response is sent once more,
+    # to another one (`_NO_WAIT` for the engines').
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "1",
     # For a request's headers. Above Ray's 16 KiB HAProxy closes the connection; the router allows 32 KiB
@@ -182,14 +186,25 @@ AFFINITY_ACTION = Path(__file__).with_name("affinity.lua")
 ROUTER_BACKEND = f"http-{ROUTER}"
 """Ray's name for the backend of the router's application."""
 
+_MODELS = f"!{{ be_name -m str {ROUTER_BACKEND} }}"
+"""The condition for the backends of all other applications."""
+
 _AFFINITY = (
-    f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }} !{{ be_name -m str {ROUTER_BACKEND} }}",
+    f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }} {_MODELS}",
     f"http-request del-header {AFFINITY_HEADER}",
     "use-server %[var(txn.affinity)] if { var(txn.affinity) -m found }",
 )
 """Rules in every application's backend; the router's only drops the header, which clients may send, too. Where the
 named replica takes no connection, the retry goes to another one (`option redispatch`).
 """
+
+_NO_WAIT = (
+    f"http-request disable-l7-retry if {_MODELS}",
+    f"http-request lua.absent if {{ req.hdr({NO_WAIT_HEADER}) -m found }} {_MODELS}",
+    "http-request return status 503 ANSWER if { var(txn.absent) -m found }",
+    f"http-request del-header {NO_WAIT_HEADER}",
+)
+"""Rules in every application's backend, for requests that find no replica, or lose it."""
 
 _CALL = (
     'http-request set-var-fmt(txn.call) "%[method]:%[path]"',
@@ -235,6 +250,10 @@ exec BINARY -dS "$@"
 """
 
 
+_NO_SERVER = f" hdr {NO_SERVER_HEADER} 1 hdr retry-after {RETRY_S}"
+"""Added to the errors of a server that is not there, or no more."""
+
+
 def _answer(error: tuple[str, str, str | None]) -> str:
     """The error's content for HAProxy."""
     message, kind, code = error
@@ -250,8 +269,7 @@ def rules() -> Iterator[str]:
     yield from _PER_SOURCE
     yield from _CALL
     for status, error in _ERRORS.items():
-        marked = f" hdr {NO_SERVER_HEADER} 1 hdr retry-after {RETRY_S}" if status == 503 else ""
-        yield f"http-error status {status} {_answer(error)}{marked}"
+        yield f"http-error status {status} {_answer(error)}{_NO_SERVER if status in (502, 503) else ''}"
     yield from _REQUEST_ID
     # The router's own answer. It does not get the handshake: on a connection that it has served before, HAProxy would
     # wait for its answer in vain.
@@ -325,7 +343,9 @@ def write_script(directory: Path) -> Path:
     unrouted_forms = forms()
     _write_forms(unrouted_forms, directory)
     without = f" if {{ be_name -m str {ROUTER_BACKEND} }} {{ nbsrv lt 1 }}"
-    backends = [*_AFFINITY, *unrouted("request", unrouted_forms, directory, without)]
+    absent = _answer(_ERRORS[503]) + _NO_SERVER
+    waiting = [rule.replace("ANSWER", absent) for rule in _NO_WAIT]
+    backends = [*waiting, *_AFFINITY, *unrouted("request", unrouted_forms, directory, without)]
     backends.append(f"http-response wait-for-body time 1s if {_SERVES_404}")
     backends += unrouted("response", unrouted_forms, directory, f" if {_SERVES_404} {_SERVES_TEXT}")
     added = {"DEFAULTS": defaults(), "RULES": rules(), "DRAINED": drained, "ACTIONS": actions, "KEYED": backends}

@@ -12,10 +12,13 @@ from pydantic_core import from_json
 
 from app.engine.constraints import constrained_field
 from app.engine.context import overflow
-from app.errors import Broken, Rejected, SwitchyardError
+from app.errors import Broken, Incomplete, Rejected, SwitchyardError
 
 MALFORMED_RESPONSE = "The deployment returned a malformed response"
 ENDED_EARLY = "The deployment ended its response before it was complete"
+
+ENGINE_DEAD = "EngineCore encountered an issue"
+"""The beginning of vLLM's message for all requests of an engine that has died (`EngineDeadError`)."""
 
 _TOO_LARGE = 413
 """The one status that says enough without an error object: a proxy may have a smaller limit than the router."""
@@ -28,7 +31,7 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
 
     A client's fault stays one (Rejected with the engine's status); anything else is the deployment's (Broken): also a
     model or a route that the engine lacks, which the configuration has named, not the client, and a page of a server in
-    between.
+    between. Incomplete: the engine has died.
     """
     message, param, code = _fields(body)
     if isinstance(code, int) and 400 <= code <= 599:
@@ -41,6 +44,8 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
         if message is not None and (exceeded := overflow(message, status)) is not None:
             return exceeded
         return Rejected(message or "The engine rejected the request", status=status, param=param)
+    if message is not None and message.startswith(ENGINE_DEAD):
+        return Incomplete("The deployment's engine has died", engine_message=message)
     return Broken("The deployment failed while serving the request", engine_message=message or "")
 
 

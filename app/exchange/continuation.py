@@ -207,11 +207,12 @@ class ContinuedStream:
         exchange: Exchange,
         target: Target,
         call: Callable[[DeliveredStream], ResponseStream],
-        lost: Callable[[UpstreamError | None, str], None],
+        lost: Callable[[UpstreamError | None, str, bool], Awaitable[None]],
         tokens: Iterable[int] = (),
     ) -> None:
         """`call` makes a call for the stream, or for its rest. `lost` records a lost engine: its failure, None for a
-        hand-over, and its name. `tokens`: those that the client has from another router."""
+        hand-over, its name, and whether the request had new tokens of it. `tokens`: those that the client has from
+        another router."""
         self._exchange, self._target, self._call, self._lost = exchange, target, call, lost
         self._delivered = DeliveredStream(tokens)
         self._had = self._resumed = len(self._delivered.tokens)
@@ -224,7 +225,9 @@ class ContinuedStream:
         try:
             await self._response.begin(check=check)
         except EngineLost as lost:
-            raise self._failure(lost) from lost
+            failure = self._failure(lost)
+            failure.engine = self._delivered.engine
+            raise failure from lost
         self._exchange.record.engine = self._delivered.engine
 
     def survive(
@@ -338,16 +341,14 @@ class ContinuedStream:
 
     async def _blame(self, lost: EngineLost) -> None:
         """Counts the loss. Raises the engine's failure if the request may not go on."""
-        exchange, name, engine = self._exchange, self._target.name, self._delivered.engine
         had_tokens = len(self._delivered.tokens) > self._had
-        exchange.place.failed(name)
+        self._exchange.place.failed(self._target.name)
         self._response.close()
-        self._lost(lost.failure, engine)
+        await self._lost(lost.failure, self._delivered.engine, had_tokens)
         if lost.failure is None:
             return
         self._lost_at = asyncio.get_running_loop().time()
-        exchange.state.fuse.died(name, engine, await exchange.fingerprint(), had_tokens=had_tokens)
-        if exchange.deaths > 1:
+        if self._exchange.deaths > 1:
             raise lost.failure
 
     async def _begin(self) -> None:

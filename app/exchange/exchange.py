@@ -263,12 +263,15 @@ class Exchange:
 
     # Its end
 
-    def lost(self, engine: str) -> None:
-        """Notes that an engine may have died of the request; "": one that has not told its name."""
+    async def lost(self, deployment: str, engine: str, *, had_tokens: bool) -> None:
+        """Notes that an engine of the deployment may have died of the request; "": one that has not told its name.
+
+        `had_tokens`: the request had new tokens of it."""
         if engine:
             self._engines_lost.add(engine)
         else:
             self._unnamed_lost += 1
+        self.state.fuse.died(deployment, engine, await self.fingerprint(), had_tokens=had_tokens)
 
     @property
     def deaths(self) -> int:
@@ -277,8 +280,9 @@ class Exchange:
         return named + max(0, unnamed - 1) if named else unnamed
 
     async def fingerprint(self) -> bytes:
-        """The hash of the body as it came."""
-        return await self.state.access.bodies.work(self.size, _hash, self.request.body)
+        """The hash of the body as it came, and of whether an engine generates for it."""
+        kind = b"generates" if self.call.translation.generates else b""
+        return await self.state.access.bodies.work(self.size, _hash, self.request.body, kind)
 
     def is_answered(self) -> bool:
         """Whether the client has all that it waits for."""
@@ -531,8 +535,8 @@ def _is_secret(credential: str) -> bool:
     return len(credential) >= 16
 
 
-def _hash(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=16).digest()
+def _hash(body: bytes, kind: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16, person=kind).digest()
 
 
 def _is_short(headers: Mapping[str, str]) -> bool:

@@ -40,12 +40,12 @@ from app.errors import (
     Broken,
     ContextExceeded,
     DeadlinePassed,
+    Death,
     Incomplete,
     MalformedAnswer,
     Rejected,
     SwitchyardError,
     TimedOut,
-    Unanswered,
     Unavailable,
     UpstreamError,
 )
@@ -62,6 +62,7 @@ from app.exchange.request import (
     refused_field,
 )
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
+from app.internal_api import NO_WAIT_HEADER
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
 from app.upstream.target import Target
@@ -96,32 +97,46 @@ async def forward(exchange: Exchange, observer: Observer) -> None:
     state, assignment, targets = exchange.state, exchange.assignment, exchange.snapshot.targets
     budget, retried = state.budgets[assignment.endpoint], state.telemetry.routing.retried
     budget.request(exchange.caller.id)
-    # One replacement: more would multiply the load on deployments that already fail.
     candidates = [assignment.deployment, *assignment.alternatives]
     primary, *others = state.health.order(candidates, exchange.snapshot)
-    try:
-        await Attempt(exchange, observer, targets[primary]).run()
-    except DeadlinePassed:
-        raise
-    except UpstreamError as error:
-        if exchange.writer.started or exchange.deaths > 1:
+    # One replacement: more would multiply the load on deployments that already fail. But after the death of an engine
+    # the deployment's other replicas come first: they have the room that another deployment may lack.
+    replicas = state.replicas()
+    may_repeat = replicas is not None and replicas.running(targets[primary].app) > 1
+    called, may_replace = primary, True
+    while True:
+        attempt = Attempt(exchange, observer, targets[called], has_others=bool(others) and called == primary)
+        try:
+            await attempt.run()
+            return
+        except DeadlinePassed:
             raise
-        fallback = _replacement(targets, primary, others, error)
-        if fallback is None or not budget.take(exchange.caller.id):
-            retried(assignment.endpoint, primary, error.kind, "withheld")
-            raise
-        retried(assignment.endpoint, primary, error.kind, "same" if fallback == primary else "other")
-        _log_retry(exchange, fallback, error)
-        if targets[fallback].url == targets[primary].url:
-            exchange.place.failed(fallback)  # the fallback's replicas are the same
-            await asyncio.sleep(RETRY_SAME_AFTER_S)
-        await Attempt(exchange, observer, targets[fallback]).run()
+        except UpstreamError as error:
+            if exchange.writer.started or exchange.deaths > 1 or not may_replace:
+                raise
+            fallback: str | None = primary
+            if may_repeat and isinstance(error, Death):
+                may_replace = bool(others)
+            else:
+                fallback, may_replace = _replacement(targets, primary, others, error), False
+            may_repeat = False
+            # What an engine was working on when it died is no more load than there was.
+            is_free = fallback == called and state.fuse.has_taken(called, attempt.sent_at)
+            if fallback is None or not (is_free or budget.take(exchange.caller.id)):
+                retried(assignment.endpoint, called, error.kind, "withheld")
+                raise
+            retried(assignment.endpoint, called, error.kind, "same" if fallback == called else "other")
+            _log_retry(exchange, fallback, error)
+            if targets[fallback].url == targets[called].url:
+                exchange.place.failed(fallback)  # the fallback's replicas are the same
+                await asyncio.sleep(RETRY_SAME_AFTER_S)
+            called = fallback
 
 
 def _replacement(
     targets: Mapping[str, Target], primary: str, others: Sequence[str], error: UpstreamError
 ) -> str | None:
-    """The deployment for the second attempt: the best other one, else the primary again (another replica).
+    """The deployment for another attempt: the best other one, else the primary again (another replica).
 
     After a timeout, only one with another URL. The engine may still be working on the request, and nothing but another
     URL makes certain that it does not get the request twice: the ingress chooses among the replicas.
@@ -148,12 +163,24 @@ def _log_retry(exchange: Exchange, fallback: str, error: UpstreamError) -> None:
 class Attempt:
     """One call of a deployment for a client's request, with the lookups that precede the main request."""
 
-    __slots__ = ("_blamed", "_exchange", "_has_looked_up", "_is_calling", "_observer", "_target")
+    __slots__ = (
+        "_blamed",
+        "_exchange",
+        "_has_looked_up",
+        "_has_others",
+        "_is_calling",
+        "_observer",
+        "_target",
+        "sent_at",
+    )
 
-    def __init__(self, exchange: Exchange, observer: Observer, target: Target) -> None:
+    def __init__(self, exchange: Exchange, observer: Observer, target: Target, *, has_others: bool) -> None:
+        """`has_others`: another deployment takes the request if this one has no replica."""
         self._exchange, self._observer, self._target = exchange, observer, target
+        self._has_others = has_others
         self._has_looked_up = self._is_calling = False
         self._blamed: UpstreamError | None = None
+        self.sent_at = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
         """Answers the client. Raises the error of a deployment that has failed before the first byte."""
@@ -195,11 +222,12 @@ class Attempt:
         try:
             with state.telemetry.working(record):
                 await self._serve()
-            if state.fuse.watches and writer.failure is None and exchange.call.translation.generates:
-                state.fuse.answered(await exchange.fingerprint())
+            if writer.failure is None:
+                await self._cleared()
         except Rejected as error:
             state.health.succeeded(name)
             exchange.served = name
+            await self._cleared()
             self._name_field(error)
             raise
         except UpstreamError as error:
@@ -209,9 +237,15 @@ class Attempt:
             if writer.started:
                 exchange.served = name
             if isinstance(failure := writer.failure, UpstreamError):
+                await self._died(failure, had_tokens=True)
                 self._failed(failure)
             elif writer.is_answered and self._blamed is None and not exchange.call.translation.is_shared:
                 state.health.succeeded(name)
+
+    async def _cleared(self) -> None:
+        """Tells the fuse that an engine has answered the request."""
+        if (fuse := self._exchange.state.fuse).watches:
+            fuse.answered(await self._exchange.fingerprint())
 
     def _name_field(self, error: Rejected) -> None:
         """Finds the field that the engine rejects, and gives it and the model the names that the client knows."""
@@ -251,19 +285,20 @@ class Attempt:
         ):
             reason = f"{THIS_CONSTRAINT} is satisfied by no text, or too ambiguous to be followed"
             raise refused_field(exchange.call.field_names, field, reason) from error
+        await self._died(error, had_tokens=False)
         self._failed(error)
 
-    def _failed(self, error: UpstreamError, *, engine: str | None = None) -> None:
-        """Reports a failure of the deployment, once, unless anybody may ask, and would decide who gets traffic.
+    async def _died(self, error: UpstreamError, *, had_tokens: bool) -> None:
+        """Notes the engine's death, unless the error tells of none, or has been reported."""
+        if error is not self._blamed and isinstance(error, Death):
+            await self._exchange.lost(self._target.name, error.engine, had_tokens=had_tokens)
 
-        `engine`: the one that a stream has lost to it, "" if it has not told its name.
-        """
+    def _failed(self, error: UpstreamError) -> None:
+        """Reports a failure of the deployment, once, unless anybody may ask, and would decide who gets traffic."""
         if error is self._blamed:
             return
         self._blamed = error
         exchange, state, name = self._exchange, self._exchange.state, self._target.name
-        if engine is not None or isinstance(error, Unanswered | Incomplete):
-            exchange.lost(engine or "")
         if isinstance(error, MalformedAnswer):
             malformed = event(
                 "malformed_response",
@@ -545,11 +580,13 @@ class Attempt:
 
         return ContinuedStream(self._exchange, target, call, self._lost, self._exchange.call.translation.resumed)
 
-    def _lost(self, failure: UpstreamError | None, engine: str) -> None:
-        """Records that an engine is lost: its failure, None for a hand-over, and its name."""
+    async def _lost(self, failure: UpstreamError | None, engine: str, had_tokens: bool) -> None:
+        """Records that a stream has lost its engine: see `ContinuedStream`."""
         if failure is not None:
-            self._observer.failed(self._target.name, failure)
-            self._failed(failure, engine=engine)
+            name = self._target.name
+            self._observer.failed(name, failure)
+            self._failed(failure)
+            await self._exchange.lost(name, engine, had_tokens=had_tokens)
         self._returned()
 
     @property
@@ -561,8 +598,11 @@ class Attempt:
         return timeouts.model_copy(update={"first_byte_s": min(timeouts.first_byte_s, SHARED_TIMEOUT_S)})
 
     def _context(self) -> Mapping[str, str]:
-        place = self._exchange.place.headers(self._target)
-        return {**self._exchange.trace.headers(), **place} if self._target.takes_trace else place
+        exchange, target = self._exchange, self._target
+        place = exchange.place.headers(target)
+        if self._has_others and (replicas := exchange.state.replicas()) is not None and replicas.keeps(target.app):
+            place = {**place, NO_WAIT_HEADER: "1"}
+        return {**exchange.trace.headers(), **place} if target.takes_trace else place
 
     @property
     def _encode(self) -> Encode | None:

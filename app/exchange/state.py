@@ -18,6 +18,7 @@ from app.access.guard import Access
 from app.activity.request_log import RequestLog
 from app.answer_cache import AnswerCache
 from app.config.schema import Config, Task
+from app.control_plane import Replicas
 from app.dialects.base import EngineRequest
 from app.errors import ClientError, SwitchyardError, Unavailable, Unreachable, UpstreamError
 from app.exchange.request import CacheSalts
@@ -211,8 +212,8 @@ class RouterState:
     no_engine_s: float = 5.0
     """Seconds without a byte after which a client that leaves has waited in vain, where no engine is there. One that
     leaves sooner has left."""
-    lacks_replicas: Callable[[str | None], bool] = lambda application: False
-    """Whether the control plane runs no replica of an application."""
+    replicas: Callable[[], Replicas | None] = lambda: None
+    """The replicas by the control plane's last answer; None before the first."""
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
     """What deployments answer to requests that anybody may send (`Translation.is_shared`)."""
     unserved: UnmetDemand = field(default_factory=UnmetDemand)
@@ -225,7 +226,7 @@ class RouterState:
         if deployment in self.health.open():
             return True
         settings = self.snapshot.config.deployments.get(deployment) if self.snapshot is not None else None
-        return settings is not None and self.lacks_replicas(settings.app)
+        return settings is not None and (replicas := self.replicas()) is not None and replicas.lacks(settings.app)
 
     def __post_init__(self) -> None:
         self.queues = defaultdict(partial(AdmissionQueue, self.telemetry.routing))

@@ -13,7 +13,7 @@ connection counts for all of them.
 
 The extra load that retries may cause: a budget per endpoint, after Finagle's RetryBudget, shared by its callers.
 
-The fuse of streams that outlive their engines (`app.exchange.continuation`).
+The fuse: no request may kill one engine after the other.
 """
 
 import math
@@ -208,7 +208,7 @@ class Fuse:
         self._unnamed = 0
 
     def died(self, deployment: str, engine: str, body: bytes, *, had_tokens: bool) -> None:
-        """Notes that a stream has lost its engine, and tells which: "" if that is not known. `body`: the hash of its
+        """Notes that a request has lost its engine, and tells which: "" if that is not known. `body`: the hash of the
         request, which `had_tokens` of this engine."""
         now, before = self._clock(), self._died.get(deployment, -math.inf)
         if now - before > AT_ONCE_S:
@@ -220,6 +220,10 @@ class Fuse:
         bodies[body] = bodies.pop(body, False) or had_tokens
         if len(bodies) > _MOST_BODIES:
             del bodies[next(iter(bodies))]
+
+    def has_taken(self, deployment: str, sent_at: float) -> bool:
+        """Whether a request that was sent then was under way when the deployment last lost an engine."""
+        return sent_at <= self._died.get(deployment, -math.inf)
 
     def is_blown(self, deployment: str) -> bool:
         """Whether no stream may go on at the deployment before a check has passed."""

@@ -214,8 +214,8 @@ class Router:
         )
         if self._sender is not None:
             self.state.exchange_pins, pins.on_pin = self._sender.exchange, self._sender.wake
-        running = RunningReplicas(control)
-        self.state.lacks_replicas = running.lacks
+        self._running = running = RunningReplicas(control)
+        self.state.replicas = lambda: running.last
         self._readiness = Readiness(self._upstream.probe, running)
         keeping = AuditKeeping(controller, self._config, environment.ledger_base, clock)
         self._audit = AuditLog(keeping.keep, clock)
@@ -393,6 +393,7 @@ class Router:
             self._overview.running(),
             self._activity.running(),
             self._demand.running(),
+            self._running.watched(),
             self._tracing.running(),
             monitor_event_loop(self.state.telemetry),
         ):

@@ -20,7 +20,7 @@ from app.access.caller import ConfigViews
 from app.aio import run_in_background
 from app.answer_cache import AnswerCache
 from app.config.schema import Config
-from app.control_plane import RUNNING, ControlPlane, Replicas
+from app.control_plane import ControlPlane, Replicas
 from app.errors import UpstreamError
 from app.routing.admission import UnmetDemand
 from app.telemetry.logs import event
@@ -66,10 +66,17 @@ class RunningReplicas:
         """As `now`, but the last answer, however old (`silent_s`), if the control plane does not answer."""
         return await self.now() or self.last
 
-    def lacks(self, application: str | None) -> bool:
-        """Whether no replica of the application runs, by the last answer."""
-        last = self.last
-        return last is not None and application is not None and not last.applications.get(application, {}).get(RUNNING)
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Asks again and again while the block runs."""
+
+        async def repeat() -> None:
+            while self._control is not None:
+                await self.now()
+                await asyncio.sleep(RUNNING_EVERY_S)
+
+        async with run_in_background(repeat()):
+            yield
 
     @property
     def silent_s(self) -> float | None:
@@ -116,9 +123,7 @@ class Readiness:
         app = config.deployments[name].app
         if app is None or not self._running.is_known:
             return None
-        return replicas is not None and (
-            replicas.applications.get(app, {}).get(RUNNING, 0) > 0 or app in replicas.asleep
-        )
+        return replicas is not None and (replicas.running(app) > 0 or app in replicas.asleep)
 
 
 def document(

@@ -31,7 +31,7 @@ from app.errors import (
     Unreachable,
     UpstreamError,
 )
-from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER, REPLICA_HEADER
 from app.long_json import written
 from app.upstream.http.client import HttpClient, Response
 from app.upstream.http.connection import PIECE, ConnectTimedOut, Disconnected, HttpError, NotConnected, Take
@@ -90,16 +90,17 @@ async def failed(response: Response, target: Target) -> SwitchyardError:
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status == 503 and body == _BACKPRESSURE:
         return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
-    if status == 502 and not response.media_type.endswith("json"):
-        # The ingress's: the replica has closed the connection.
-        return Unanswered(f"Deployment '{target.name}' is not available")
-    if NO_SERVER_HEADER in response.headers or (status >= 500 and not response.media_type.endswith("json")):
-        # Not the engine's own error: the ingress in front of it has no replica.
-        return Unavailable(f"Deployment '{target.name}' is not available")
+    # Not the engine's own errors: the ingress has no replica, or the replica has closed the connection.
+    if status >= 500 and (NO_SERVER_HEADER in response.headers or not response.media_type.endswith("json")):
+        gone = {502: Unanswered, 503: Unreachable if NO_SERVER_HEADER in response.headers else Unavailable}
+        return gone.get(status, Unavailable)(f"Deployment '{target.name}' is not available")
     if status in (429, 503):
         said = engine_message(body)
         return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1, engine_message=said)
-    return engine_error(body, status)
+    error = engine_error(body, status)
+    if isinstance(error, Incomplete):
+        error.engine = response.headers.get(REPLICA_HEADER, "")
+    return error
 
 
 OnHead = Callable[[Mapping[str, str]], None]

@@ -21,7 +21,7 @@ from app.internal_keys import Purpose, sent
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A deployment: its base URL without /v1, its name for the model, the headers with its key.
+    """A deployment: its base URL without /v1, its name for the model, the headers with its key, its application here.
 
     `takes_trace`: whether it gets requests' trace contexts. `takes_salt`: whether it keeps cached prompts apart by
     `cache_salt`. `affinity`: the assignment of conversations to its replicas, None if the ingress gets no key.
@@ -37,6 +37,7 @@ class Target:
     takes_salt: bool = False
     affinity: Affinity | None = None
     continues: bool = False
+    app: str | None = None
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
@@ -101,9 +102,16 @@ def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) 
     if deployment.url is None:
         url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
         headers = {INTERNAL_KEY_HEADER: sent(environment.internal_key, Purpose.ENGINE)}
-        affinity = deployment.affinity if deployment.affinity.by != "none" else None
         return Target(
-            name, url, deployment.model, headers, takes_trace=True, takes_salt=True, affinity=affinity, continues=True
+            name,
+            url,
+            deployment.model,
+            headers,
+            takes_trace=True,
+            takes_salt=True,
+            affinity=deployment.affinity if deployment.affinity.by != "none" else None,
+            continues=True,
+            app=deployment.app,
         )
     key = None
     if deployment.api_key_env is not None:

@@ -3,22 +3,30 @@
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
+from app.control_plane import RUNNING, Replicas
 from app.exposures.wire import Failure
-from app.internal_api import AFFINITY_HEADER, APP_PREFIX, CONTINUATION_HEADER
-from app.routing.resilience import FAULTS_IN_A_ROW, Fuse
+from app.internal_api import (
+    AFFINITY_HEADER,
+    APP_PREFIX,
+    CONTINUATION_HEADER,
+    NO_SERVER_HEADER,
+    NO_WAIT_HEADER,
+    REPLICA_HEADER,
+)
+from app.routing.resilience import FAULTS_IN_A_ROW, RESERVE, Fuse
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.clients.conversations import TOOL
@@ -169,6 +177,76 @@ def test_a_request_that_kills_its_engine_kills_one_more_and_is_refused_for_a_min
     rig.engine.fates = []
     assert not is_error(rig.text(name, user="another") if name == "openai chat" else rig.text("openai completions"))
     assert rig.continued("closed", "ended") == 1
+
+
+@pytest.mark.parametrize("how", ["closed", "error"])
+def test_a_stream_that_kills_engines_before_their_first_token_kills_two_and_is_refused(
+    rig: ContinuingRig, how: Literal["closed", "error"]
+) -> None:
+    rig.engine.fates = [Fate(0, how), Fate(0, how), Fate(0, how)]
+    assert rig.ask().status_code == 502
+    refused = rig.ask()
+    assert refused.status_code == 422
+    assert "Two engines died while they worked on this request" in refused.text
+    assert len(rig.engine.fates) == 1, "no third engine has seen it"
+    rig.engine.fates = []
+    assert rig.ask(user="another").status_code == 200
+
+
+def test_a_whole_answer_that_kills_engines_before_its_first_byte_kills_two_and_is_refused(rig: ContinuingRig) -> None:
+    """vLLM says so to every request of an engine that has died."""
+    names = iter(["first", "second", "third"])
+    dead = {"error": {"message": "EngineCore encountered an issue. See stack trace", "type": "InternalServerError"}}
+    rig.engine.answer = lambda body: JSONResponse(dead, 500, {REPLICA_HEADER: next(names)})
+    assert rig.ask("azure", stream=False).status_code == 502
+    assert rig.ask("azure", stream=False).status_code == 422
+    assert next(names) == "third", "no third engine has seen it"
+
+
+def with_green(rig: ContinuingRig, running: int, asleep: Collection[str] = ()) -> None:
+    """Green takes what blue fails on; the control plane runs so many replicas of blue."""
+    endpoint = {"tasks": ["chat"], "traffic": {"blue": 100}, "fallback": ["green"]}
+    green = {"app": "green", "model": "m"}
+    deployments = {**rig.config["deployments"], "green": green}
+    rig.change(endpoints={"chat": endpoint}, deployments=deployments, defaults={"chat": "chat"})
+    answer = Replicas({"blue": {RUNNING: running}, "green": {RUNNING: 1}}, {}, asleep)
+    rig.router.state.replicas = lambda: answer
+
+
+@pytest.mark.parametrize(("running", "serves"), [(2, "blue"), (1, "green")])
+def test_what_a_dead_engine_had_goes_to_the_deployment_s_other_replicas_if_there_are_any(
+    rig: ContinuingRig, running: int, serves: str
+) -> None:
+    with_green(rig, running)
+    rig.engine.fates = [Fate(0)]
+    answer = rig.ask()
+    assert (answer.status_code, answer.headers["azureml-model-deployment"]) == (200, serves)
+
+
+def test_however_many_requests_an_engine_had_another_replica_takes_them_all(rig: ContinuingRig) -> None:
+    """More than the retries that a budget allows."""
+    number = round(2 * RESERVE)
+    rig.engine.fates = [Fate(0, of=1, pause_s=1)] * number
+    with ThreadPoolExecutor(number) as pool:
+        answers = list(pool.map(lambda one: rig.ask(user=f"{one}").status_code, range(number)))
+    assert answers == [200] * number
+
+
+@pytest.mark.parametrize(
+    ("asleep", "headers"), [([], ["1", None]), (["blue"], [None, None])], ids=["kept running", "scaled to zero"]
+)
+def test_only_where_replicas_are_missing_does_a_request_go_elsewhere_at_once(
+    rig: ContinuingRig, asleep: list[str], headers: list[str | None]
+) -> None:
+    with_green(rig, 1, asleep)
+    absent = JSONResponse({"error": {"message": "No router"}}, 503, {NO_SERVER_HEADER: "1"})
+    rig.engine.answer = lambda body: absent
+    for _ in range(FAULTS_IN_A_ROW):
+        answer = rig.ask()
+        assert (answer.status_code, answer.headers["azureml-model-deployment"]) == (200, "green")
+    calls = [one.get(NO_WAIT_HEADER) for one in (rig.engine.headers[0], rig.green.headers[0])]
+    assert calls == headers
+    wait_until(lambda: rig.breaker_is(1), lambda: "no connection was made")
 
 
 def at_once(rig: ContinuingRig, *bodies: dict[str, Any]) -> list[str]:
@@ -443,7 +521,7 @@ def test_the_ledger_has_the_moves_the_pause_and_the_first_engines_failure(rig: C
     rows = rig.keeper.wait_for(rows=5)
     assert [row.item.moves for row in rows] == [0, 1, 1, 1, 1]
     assert [row.item.status for row in rows] == [200] * 5
-    errors = [Failure.NONE, Failure.INCOMPLETE, Failure.BROKEN, Failure.NONE, Failure.INCOMPLETE]
+    errors = [Failure.NONE, Failure.INCOMPLETE, Failure.INCOMPLETE, Failure.NONE, Failure.INCOMPLETE]
     assert [row.error for row in rows] == errors
     assert {row.served for row in rows} == {row.assigned for row in rows} == {"blue"}
     pauses = [row.item.pause_s for row in rows]

@@ -55,14 +55,19 @@ class Ingress:
         return {address.ip for address in listened if address.port == port}
 
 
-def current_connections(admin: Path) -> int:
-    """CurrConns of the HAProxy with this admin socket."""
+def told(admin: Path, command: str) -> str:
+    """What the HAProxy with this admin socket answers to the command."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(30)
         client.connect(str(admin))
-        client.sendall(b"show info\n")
-        told = b"".join(iter(lambda: client.recv(65536), b"")).decode()
-    return int(re.search(r"^CurrConns: (\d+)$", told, re.MULTILINE)[1])  # type: ignore[index]
+        client.sendall(f"{command}\n".encode())
+        return b"".join(iter(lambda: client.recv(65536), b"")).decode()
+
+
+def current_connections(admin: Path) -> int:
+    """CurrConns of the HAProxy with this admin socket."""
+    info = told(admin, "show info")
+    return int(re.search(r"^CurrConns: (\d+)$", info, re.MULTILINE)[1])  # type: ignore[index]
 
 
 @contextmanager
@@ -75,12 +80,15 @@ def ingress(
     variables: Mapping[str, str] | None = None,
     client_s: int = int(SETTINGS["RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"]),
     health: str = "/-/healthz",
+    proxy: int | None = None,
 ) -> Iterator[Ingress]:
     """HAProxy in front of one application with these replicas, once one of them is up. `variables` are for the
-    script; `client_s` is `timeout client`; `health` is the path that it asks replicas for."""
+    script; `client_s` is `timeout client`; `health` is the path that it asks replicas for; `proxy` is the port of
+    Serve's own proxy, behind them."""
     directory.mkdir(exist_ok=True)
     port, stats_port, metrics_port = free_port(), free_port(), free_port()
-    path = _config(directory, replicas, application, (host, port), (stats_port, metrics_port), client_s, health)
+    observed, proxy = (stats_port, metrics_port), proxy or free_port()
+    path = _config(directory, replicas, application, (host, port), observed, client_s, health, proxy)
     log = directory / "haproxy.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -107,6 +115,7 @@ def _config(
     observed: tuple[int, int],
     client_s: int,
     health: str,
+    proxy: int,
 ) -> Path:
     """The configuration that Ray writes for the application, with Ray's own proxy behind its replicas."""
     from ray.serve._private.common import RequestProtocol
@@ -130,7 +139,7 @@ def _config(
         retries=int(SETTINGS["RAY_SERVE_HAPROXY_RETRIES"]),
         bufsize=int(SETTINGS["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"]),
     )
-    fallback = ServerConfig("serve_proxy", "127.0.0.1", free_port())
+    fallback = ServerConfig("serve_proxy", "127.0.0.1", proxy)
     manager = HAProxyManager.__ray_metadata__.modified_class
     group = TargetGroup(targets=[], route_prefix="/", protocol=RequestProtocol.HTTP, app_name=application)
     name = manager._generate_backend_name(manager, group)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import Broken, Incomplete, UpstreamError
+from app.errors import Incomplete, UpstreamError
 from app.exchange.continuation import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER
 from app.upstream.client import EngineLost
@@ -131,7 +131,7 @@ def begun() -> DeliveredStream:
 def test_the_error_of_a_dying_engine_is_a_death_and_does_not_pass(mark: bytes) -> None:
     continuation = begun()
     assert continuation.feed(FAILED + mark) == b""
-    assert type(failure(continuation)) is Broken
+    assert type(failure(continuation)) is Incomplete
 
 
 def test_half_a_group_at_the_end_is_a_death() -> None:

@@ -330,6 +330,17 @@ def test_a_deployment_waits_for_a_check_after_two_deaths_that_are_not_at_once() 
     assert not engines.fuse.is_blown("blue")
 
 
+def test_what_was_sent_before_an_engine_died_was_under_way_on_it() -> None:
+    engines = Engines()
+    assert not engines.fuse.has_taken("blue", 0.0)
+    engines.now = 10.0
+    engines.die("e1", (b"a", SILENT))
+    engines.now = 10.0 + AT_ONCE_S
+    engines.die("e1", (b"b", SILENT))
+    assert [engines.fuse.has_taken("blue", sent) for sent in (0.0, 10.0, 10.1)] == [True, True, False]
+    assert not engines.fuse.has_taken("green", 0.0)
+
+
 def test_what_the_fuse_keeps_is_bounded() -> None:
     engines, bodies = Engines(), [b"%d" % number for number in range(1100)]
     for number in range(300):

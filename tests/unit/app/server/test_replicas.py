@@ -56,11 +56,12 @@ async def test_only_servers_elsewhere_are_probed() -> None:
     assert given.readiness.asleep(CONFIG) == ["green"]
 
 
-async def test_an_application_lacks_replicas_if_none_runs_by_the_last_answer() -> None:
-    given = Fixture({"blue": {"RUNNING": 1}, "green": {"STARTING": 1}})
-    assert not given.running.lacks("green"), "nothing is known yet"
-    await given.running.now()
-    assert [given.running.lacks(name) for name in ("blue", "green", "red", None)] == [False, True, True, False]
+def test_what_is_asked_about_an_application_s_replicas() -> None:
+    replicas = Replicas({"blue": {"RUNNING": 2}, "green": {"STARTING": 1}, "red": {}}, {}, {"red"})
+    asked = ("blue", "green", "red", "other", None)
+    assert [replicas.running(name) for name in asked] == [2, 0, 0, 0, 0]
+    assert [replicas.lacks(name) for name in asked] == [False, True, True, True, False]
+    assert [replicas.keeps(name) for name in asked] == [True, True, False, False, False]
 
 
 async def test_the_age_of_the_last_answer_is_known_while_there_is_no_other() -> None:

@@ -103,7 +103,7 @@ async def test_the_request_has_the_targets_model_and_key(upstream: Upstream) -> 
         (whole(502, b"<html>", media_type="text/html"), Unanswered, "is not available"),
         (whole(503, b"{}"), Unavailable, "at capacity"),
         (whole(503, b"Request dropped due to backpressure", media_type="text/plain"), Unavailable, "at capacity"),
-        (whole(503, b"{}", "x-switchyard-no-server: 1"), Unavailable, "is not available"),
+        (whole(503, b"{}", "x-switchyard-no-server: 1"), Unreachable, "is not available"),
     ],
 )
 async def test_other_responses_are_errors(

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from app.engine.errors import ENGINE_DEAD
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own, when it is imported
     import vllm.utils
@@ -23,6 +25,7 @@ with warnings.catch_warnings():
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.core_client import AsyncMPClient, DPAsyncMPClient
     from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer
+    from vllm.v1.engine.exceptions import EngineDeadError
     from vllm.v1.engine.logprobs import LogprobsProcessor
     from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector, RequestState
     from vllm.v1.outputs import LogprobsLists
@@ -122,3 +125,7 @@ def test_requests_that_wait_for_their_grammar_have_this_status() -> None:
     assert RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR is not RequestStatus.WAITING
     assert issubclass(messages.AnthropicServingMessages, OpenAIServingChat)
     assert inspect.ismodule(runner.CachedRequestState) is False
+
+
+def test_a_dead_engine_says_so() -> None:
+    assert str(EngineDeadError()).startswith(ENGINE_DEAD)
