@@ -68,13 +68,18 @@ def names(config: Config) -> Collection[str]:
     return {*config.endpoints, *config.deployments}
 
 
+def behind(endpoint: Endpoint) -> Collection[str]:
+    """The deployments that may get an endpoint's requests."""
+    return {*endpoint.traffic, *(endpoint.fallback or ())}
+
+
 def visible_config(caller: Caller, config: Config) -> Config:
     """The part of `config` that `caller` may see: its endpoints, their deployments, the defaults among them."""
     if caller.endpoints is None:
         return config
     endpoints = {name: endpoint for name, endpoint in config.endpoints.items() if name in caller.endpoints}
-    behind = {name for endpoint in endpoints.values() for name in (*endpoint.traffic, *(endpoint.fallback or ()))}
-    reachable = {n: deployment for n, deployment in config.deployments.items() if n in behind or n in caller.endpoints}
+    used = {name for endpoint in endpoints.values() for name in behind(endpoint)}
+    reachable = {n: deployment for n, deployment in config.deployments.items() if n in used or n in caller.endpoints}
     defaults = {task: name for task, name in config.defaults.items() if name in endpoints}
     return config.model_copy(update={"endpoints": endpoints, "deployments": reachable, "defaults": defaults})
 
@@ -105,6 +110,16 @@ class ConfigViews:
         if name not in names(view):
             known = ", ".join(sorted(view.endpoints)) or "no endpoint"
             raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {known}", param="model")
+
+    def require_deployments(self, caller: Caller, endpoint: str, wanted: Iterable[str]) -> None:
+        """Raises Forbidden if `caller` would put a deployment behind the endpoint that only others' endpoints have."""
+        if caller.endpoints is None:
+            return
+        own, present = self.of(caller), self.config.endpoints[endpoint]
+        for name in wanted:
+            users = [other for other, section in self.config.endpoints.items() if name in behind(section)]
+            if users and name not in own.deployments and name not in behind(present):
+                raise Forbidden(f"'{caller.name}' may use '{name}' behind none of its endpoints", param="weights")
 
     def endpoint(self, caller: Caller, name: str) -> Endpoint:
         """The endpoint `name`. Raises Forbidden, and NotFound with the nearest name that the caller may see."""

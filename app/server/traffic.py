@@ -140,6 +140,7 @@ class TrafficApi(RoutedApi):
             check_match(if_match, self._view(name, config.endpoints[name], context))
             unit, id_of = self._services.ledger.unit, self._services.access.id_of
             wanted = wanted_plan(content, name, config, unit, id_of, time.time())
+            ConfigViews(config).require_deployments(context.caller, name, wanted.weights)
             if wanted.ttl_s is not None and last is None:
                 raise Unavailable(_NO_CONTROLLER)
             context.change.reason = wanted.reason

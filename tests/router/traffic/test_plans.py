@@ -183,6 +183,38 @@ def test_reading_needs_access_and_changing_a_manager(planned: PlanRig) -> None:
     assert planned.control.replaced == 0
 
 
+@pytest.mark.parametrize("dialect", ["switchyard", "databricks"])
+def test_nobody_puts_a_deployment_behind_an_endpoint_that_only_others_endpoints_have(
+    planned: PlanRig, dialect: str
+) -> None:
+    deployments = planned.config["deployments"]
+    added = {"theirs": deployments["blue"], "nobodys": deployments["blue"]}
+    theirs = {"tasks": ["chat"], "traffic": {"theirs": 100}}
+    planned.keys["operator"] = planned.keys["chat team"]
+    planned.config = {
+        **planned.config,
+        "deployments": {**deployments, **added},
+        "endpoints": {**planned.config["endpoints"], "secret": theirs},
+        "access": {**planned.config["access"], "operators": {"chat": ["chat team"]}},
+    }
+    planned.deploy()
+
+    def put(key: str, name: str) -> httpx.Response:
+        if dialect == "switchyard":
+            return planned.put({"weights": {"blue": 50, name: 50}}, key=key)
+        routes = [{"served_model_name": one, "traffic_percentage": 50} for one in ("blue", name)]
+        path = "/api/2.0/serving-endpoints/chat/config"
+        return planned.call("PUT", path, key, json={"traffic_config": {"routes": routes}})
+
+    refused = put("operator", "theirs")
+    assert refused.status_code == 403
+    assert "'chat team' may use 'theirs' behind none of its endpoints" in refused.text
+    assert planned.get()["weights"] == SEED
+    assert put("operator", "nobodys").status_code == 200
+    assert put("boss", "theirs").status_code == 200
+    assert put("operator", "theirs").status_code == 200, "it is there already"
+
+
 # --- changing --------------------------------------------------------------------------------------
 
 
