@@ -171,6 +171,17 @@ class Access:
         except Unauthorized as error:
             raise self._refused(error, headers, peer) from None
 
+    @property
+    def has_several_callers(self) -> bool:
+        """Whether requests may be different callers'."""
+        state = self._current
+        if not state.knows_callers:
+            return False
+        settings = state.settings
+        if settings.oidc is not None or settings.allow_anonymous:
+            return True
+        return len(self._file_ring(state)) + len(self._issued_ring(state)) > 1
+
     def key_uses(self) -> Sequence[KeyUse]:
         """Every API key, with its end and its last use on this router since it started."""
         if self._state is None:

@@ -118,6 +118,11 @@ class Guardrail(Section):
         description="What an alarm does: `pause` keeps the weights as they are, `rollback` gives control the "
         "treatment's traffic.",
     )
+    one_caller: Literal["alert", "act"] = Field(
+        default="alert",
+        description="What is done if, among several callers, one alone may have brought about all that was found: "
+        "`alert`, or `act` as on any alarm.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -80,8 +80,9 @@ class Exchange:
     `trace`. `served`: the deployment that has answered or rejected the request, "" while none has.
 
     Set by a step: `snapshot`, the configuration that the request keeps (`claim`); `caller` (`authenticate`); `call`,
-    `size`, the body's bytes, and `deadline`, in the event loop's time (`parse`); `assignment`, and its `endpoint`, None
-    for a deployment that no endpoint lists (`assign`); `place`, which selects the replica (`admitted`).
+    `size`, the body's bytes, `patience`, the seconds allowed, and `deadline`, in the event loop's time (`parse`);
+    `assignment`, and its `endpoint`, None for a deployment that no endpoint lists (`assign`); `place`, which selects
+    the replica (`admitted`).
     """
 
     __slots__ = (
@@ -98,6 +99,7 @@ class Exchange:
         "dialect",
         "endpoint",
         "headers",
+        "patience",
         "place",
         "receive",
         "record",
@@ -114,6 +116,7 @@ class Exchange:
     snapshot: Snapshot
     call: Call
     size: int
+    patience: float
     deadline: float
     assignment: Assignment
     endpoint: Endpoint | None
@@ -196,7 +199,8 @@ class Exchange:
             if name in config.endpoints:
                 check_body_size(size, config.body_limit(name))
         self.call = self._parsed() if size <= LONG_BODY else await bodies.work(size, self._parsed)
-        self.deadline = asyncio.get_running_loop().time() + self._time_allowed()
+        self.patience = self._time_allowed()
+        self.deadline = asyncio.get_running_loop().time() + self.patience
 
     async def assign(self) -> None:
         """Chooses the deployment. Raises Forbidden, NotFound, WrongTask and BadRequest."""

@@ -183,6 +183,8 @@ def _drawn(exchange: Exchange) -> Exposure | None:
         call.body,
         record.started,
         exchange.caller.group(snapshot.config.access.groups),
+        exchange.state.access.has_several_callers,
+        exchange.patience if exchange.patience < snapshot.config.timeouts.total_s else None,
     )
     return exchange.state.ledger.start(scope, arrival)
 

@@ -13,7 +13,16 @@ import msgspec
 
 from app.engine.errors import error_in
 from app.engine.output import OutputPatterns, Promise, find_finish, find_id, output_patterns, promised
-from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable, UpstreamError
+from app.errors import (
+    Broken,
+    DeadlinePassed,
+    Incomplete,
+    SwitchyardError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+    UpstreamError,
+)
 from app.exposures.identity import request_hash
 from app.exposures.plans import NEVER, RecordingScope
 from app.exposures.wire import Failure, FinishCode, LateKind
@@ -79,6 +88,10 @@ class Arrival(msgspec.Struct, frozen=True, eq=False):
     body: Mapping[str, Any]
     started: float
     group: str = ""
+    is_shared: bool = False
+    """Whether there are other callers."""
+    patience_s: float | None = None
+    """How long the client waits, if less long than the configuration."""
 
 
 class ArrivalRecord(msgspec.Struct, frozen=True, eq=False):
@@ -117,6 +130,8 @@ class Exposure:
     is_cold: bool = False
     is_visible: bool = False
     is_broken: bool = False
+    gave_up: bool = False
+    """Its client's own time was over."""
     path: str = ""
     promise: Promise | None = None
     kept: bytearray | None = None
@@ -212,6 +227,7 @@ class Exposure:
         """Records that an attempt at deployment `name` failed. Only the assigned one's failure counts, its first."""
         if name == self.arrival.assigned and self.failure == _NO_FAILURE:
             self.failure = failure_of(error).value
+            self.gave_up = self.arrival.patience_s is not None and isinstance(error, DeadlinePassed)
 
     def diverted(self) -> None:
         """Records that another deployment is called: the assigned one has failed, or its circuit breaker is open."""

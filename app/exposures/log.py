@@ -20,6 +20,7 @@ from app.engine.output import Usage, is_kept
 from app.exposures.exposure import Arrival, ArrivalRecord, Exposure
 from app.exposures.identity import Hashes, request_hash, turns
 from app.exposures.plans import RecordingScope, plans_of, scopes
+from app.exposures.provoked import given_up, provoked
 from app.exposures.wire import (
     Acknowledgement,
     Failure,
@@ -218,6 +219,8 @@ def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> tuple[ob
         flags |= Flag.CLIENT_GONE
     if ending.invalid:
         flags |= Flag.INVALID_OUTPUT
+    if exposure.gave_up:
+        flags |= given_up(arrival.patience_s)
     if ending.complete and exposure.path and not (exposure.is_visible or exposure.is_broken):
         flags |= Flag.EMPTY
     failure = exposure.failure
@@ -445,11 +448,11 @@ class Ledger:
         for exposure in self._requests.values():
             age = now - exposure.arrival.started
             if age > exposure.due and (identity := exposure.identity) is not None:
-                at, unit, flags = identity.at, identity.unit, identity.flags
+                at, unit, flags, caller = identity.at, identity.unit, identity.flags, identity.caller
                 batch = self._open
                 plan, assigned = batch.plan(exposure.scope.plan), batch.names[exposure.arrival.assigned]
                 for kind, limit in exposure.late(age):
-                    batch.late.add(OverdueRequest(kind, limit, exposure.seq, at, unit, plan, assigned, flags))
+                    batch.late.add(OverdueRequest(kind, limit, exposure.seq, at, unit, plan, assigned, flags, caller))
                 self._seal_if_full()
 
     def seal(self) -> None:
@@ -494,6 +497,9 @@ class Ledger:
             turn, at = turns(arrival.task, arrival.body), epoch + arrival.started
             if at < scope.settles_at or (turn and scope.carried_until is not None and at < scope.carried_until):
                 flags |= Flag.CARRIED.value
+            if arrival.is_shared:
+                flags |= Flag.SHARED.value
+            flags |= provoked(arrival.body, arrival.prompt_bytes, stream=arrival.stream)
             unit = unit_hash(key if key is not None else f"\0{self.router}:{seq}")  # as `unit_of`
             turn = turn if turn < _MAX_U16 else _MAX_U16
             request, caller = request_hash(arrival.request_id), caller_hash(arrival.caller)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-VERSION = 3
-READABLE = frozenset({2, VERSION})
-"""The versions that a controller reads: routers are replaced one by one. Rows of 2 know no continued streams."""
+VERSION = 4
+READABLE = frozenset({2, 3, VERSION})
+"""The versions that a controller reads: routers are replaced one by one. Rows of 2 know no continued streams, and late
+records of 3 no caller."""
 
 
 class Reason(IntEnum):
@@ -67,6 +68,19 @@ class Flag(IntFlag):
     EMPTY = 8
     """A successful answer without visible output and without a tool call."""
     CLIENT_GONE = 16
+    OWN_EMPTY = 32
+    """The request's own parameters, and no variant, may leave its answer empty: see `app.exposures.provoked`. This bit
+    and the next ones take it out of the evidence about these events."""
+    OWN_LENGTH = 64
+    OWN_FORM = 128
+    OWN_TIME = 256
+    OWN_GAPS = 512
+    OWN_FAILURE = 1024
+    """It failed since its client allows less than a second."""
+    LONG = 2048
+    """Its size, what it asks for, or its client's patience may make it slow or late on any variant."""
+    SHARED = 4096
+    """There are other callers. Without this bit a caller's evidence is not bounded: it harms nobody else."""
 
 
 class LateKind(IntEnum):
@@ -156,6 +170,8 @@ class OverdueRequest(NamedTuple):
     plan: int
     assigned: int
     flags: int
+    caller: int = 0
+    """As in `Row`; 0 in records of earlier versions."""
 
 
 class Skip(IntEnum):

@@ -700,6 +700,7 @@ interface Guardrail {
   alarm: boolean;
   alarmed_at: number | null;
   unhealthy: boolean;
+  one_caller: boolean;
   events: Record<string, number>;
   requests: Record<string, number>;
   of_requests: Record<string, number>;

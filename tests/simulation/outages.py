@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from app.experiments.analysis.trials import Exposures, UnitTrials
+from app.experiments.analysis.witnesses import UNBOUNDED
 from app.experiments.statistics.events import alarm_at
 from tests.simulation.pool import generator, spread
 
@@ -44,10 +45,10 @@ class Outage:
         ends = np.concatenate([np.arange(0.0, START_S, 300.0), soon, later])
         for begin, end in pairwise(ends):
             now = slice(*np.searchsorted(at, [begin, end]))
-            came = np.full(len(at[now]), end)
-            trials.add(Exposures(unit[now].astype(np.uint64), at[now], hit[now], turn[now], came), arm[now])
-            evidence = max(trials.largest, trials.detector.largest)
-            if evidence >= alarm_at(ALPHA) and not trials.control_is_above:
+            came, part = np.full(len(at[now]), end), np.full(len(at[now]), UNBOUNDED, np.int8)
+            columns = (unit[now].astype(np.uint64), at[now], hit[now], turn[now], came, part, part != UNBOUNDED)
+            trials.add(Exposures(*columns), arm[now])
+            if trials.course.top >= alarm_at(ALPHA) and not trials.control_is_above:
                 return float(((at >= START_S) & (at < end) & (arm == 1)).sum()), float(end - START_S)
         return math.inf, math.inf
 

@@ -10,18 +10,20 @@ treatment alone, and act only while control itself keeps them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.config.experiments import Experiment, Guardrail
+from app.config.experiments import Event, Experiment, Guardrail
 from app.experiments.analysis.arms import ArmAssignment, Arms
 from app.experiments.analysis.arrays import FirstSeen, Floats, Hashes, Ints, Mask
-from app.experiments.analysis.at_risk import AtRisk, Units
-from app.experiments.analysis.metrics import STREAMS_ONLY, happened, late_events, limits_of
-from app.experiments.analysis.trials import MAX_UNITS, Arm, Exposures, UnitDetector, UnitTrials
+from app.experiments.analysis.at_risk import AtRisk, Units, always_failing_of
+from app.experiments.analysis.metrics import STREAMS_ONLY, decided, happened, late_events, limits_of
+from app.experiments.analysis.trials import MAX_UNITS, Arm, Course, Exposures, UnitTrials
+from app.experiments.analysis.witnesses import PARTS, UNBOUNDED, Callers, Part, provokable, without
 from app.experiments.contract.report import Effect, GuardrailStatus
 from app.experiments.statistics.events import (
     EventEvidence,
@@ -42,15 +44,17 @@ _HALVINGS = 40
 class UnitEvents:
     """The first event of each unit, of control and one treatment."""
 
-    def __init__(self, treatment: int) -> None:
-        self._treatment = treatment
+    def __init__(self, treatment: int, parts: int = 1) -> None:
+        """`parts` of callers: see `witnesses`."""
+        self._treatment, self._parts = treatment, parts
         self._first = FirstSeen(arms=2, max_units=MAX_UNITS)
 
-    def add(self, unit: Hashes, at: F64, weights: I32, arm: NDArray[np.int8]) -> bool:
+    def add(self, unit: Hashes, at: F64, weights: I32, arm: NDArray[np.int8], part: Part | None = None) -> bool:
         """Events of any arms: equally long arrays, `weights` and `arm` as in `Arms`. False if none counts here."""
         here = (arm == 0) | (arm == self._treatment)
         if here.any():
-            self._first.add(unit[here], at[here], weights[here], (arm[here] != 0).astype(np.int8))
+            group = weights * np.int32(self._parts) + (0 if part is None else part)
+            self._first.add(unit[here], at[here], group[here].astype(np.int32), (arm[here] != 0).astype(np.int8))
         return bool(here.any())
 
     @property
@@ -59,11 +63,20 @@ class UnitEvents:
         control, treated = self._first.counts.sum(axis=0).tolist()
         return round(control / self._first.share), round(treated / self._first.share)
 
-    def more(self, weights: Ints, r0: float, busier: Floats | None = None) -> EventEvidence:
+    @property
+    def table(self) -> Ints:
+        """Units by set of weights, part, and arm (control, the treatment)."""
+        counts = self._first.counts
+        sets = -(-len(counts) // self._parts)
+        padded = np.zeros((sets * self._parts, 2), np.int64)
+        padded[: len(counts)] = counts
+        return padded.reshape(sets, self._parts, 2)
+
+    def more(self, weights: Ints, r0: float, busier: Floats | None = None, table: Ints | None = None) -> EventEvidence:
         """The evidence that the treatment's rate is more than `r0` times control's. `weights` as in `Arms`; `busier` as
-        in `AtRisk`.
+        in `AtRisk`. `table`: the units that count, by set of weights and arm, if not all do.
         """
-        w_c, w_t, control, treated = self._counts(weights)
+        w_c, w_t, control, treated = self._counts(weights, table)
         return _evidence(treated, control, chance(w_t if busier is None else w_t * busier[: len(w_t)], w_c, r0))
 
     def less(self, weights: Ints, r0: float) -> EventEvidence:
@@ -102,9 +115,9 @@ class UnitEvents:
         ratio = _crossing(lambda r: float(treated.sum() - both @ (w_t * r / (w_t * r + w_c))) >= 0)
         return None if ratio is None else ratio - 1
 
-    def _counts(self, weights: Ints) -> tuple[Floats, Floats, Floats, Floats]:
+    def _counts(self, weights: Ints, table: Ints | None = None) -> tuple[Floats, Floats, Floats, Floats]:
         """Weights and units, of control and the treatment, per set of weights."""
-        counts = self._first.counts
+        counts = self.table.sum(axis=1) if table is None else table
         known = weights[: len(counts)].astype(np.float64)
         return known[:, 0], known[:, self._treatment], counts[:, 0].astype(float), counts[:, 1].astype(float)
 
@@ -136,6 +149,21 @@ MIN_UNITS = 3
 C = TypeVar("C", RowColumns, OverdueColumns)
 
 
+class _Hits(NamedTuple):
+    """Exposures with the event, in the order in which they came: equally long arrays."""
+
+    unit: Hashes
+    at: F64
+    weights: I32
+    arm: Arm
+    part: Part
+    provokable: Mask
+
+    def take(self, rows: Mask) -> "_Hits":
+        """These exposures only."""
+        return _Hits._make(column[rows] for column in self)
+
+
 class GuardrailWatch:
     """One guardrail for one treatment. `at_risk`: of its event, and `of_any`, of any guardrail's; None where every
     request is a unit.
@@ -158,19 +186,33 @@ class GuardrailWatch:
         self.alarmed_at: float | None = None
         self._names = (names[0], names[treatment])
         self._action = rail.action if acts else "alert"
-        self._events = UnitEvents(treatment)
+        self._events, self._sure = UnitEvents(treatment, PARTS + 1), UnitEvents(treatment, PARTS + 1)
+        """All events, and those of callers in a part that they cannot have provoked."""
         self._requests = np.zeros((2, 2), np.int64)
         """Of control and of the treatment: requests that have ended with the event, and all that have ended."""
         self._trials = None if rail.max_rate is None else UnitTrials(rail.max_rate, treatment, alpha)
         self._at_risk, self._of_any = at_risk, of_any
-        self._detector = UnitDetector()
-        self._largest = 0.0
+        self._course = Course()
+        self._others: dict[int, Course] = {}
+        """The same without what the callers of a part can have provoked, by this part."""
         self._evidence = EventEvidence()
         self._failing_units = 0
 
-    def add(self, columns: RowColumns | OverdueColumns, hit: Mask, weights: I32, arm: Arm, sets: Ints) -> None:
-        """Exposures, of any arms, with whether each had the event. `weights`, `arm` and `sets` as in `Arms`."""
+    def add(
+        self,
+        columns: RowColumns | OverdueColumns,
+        hit: Mask,
+        weights: I32,
+        arm: Arm,
+        sets: Ints,
+        part: Part | None = None,
+    ) -> None:
+        """Exposures, of any arms, with whether each had the event. `weights`, `arm` and `sets` as in `Arms`, `part` as
+        in `witnesses`.
+        """
         unit, at, rows = columns.unit, columns.at, isinstance(columns, RowColumns)
+        part = np.full(len(unit), UNBOUNDED, np.int8) if part is None else part
+        suspect = provokable(self.rail.event, columns, hit)
         if rows:
             for place, number in enumerate((0, self.treatment)):
                 own = arm == number
@@ -178,25 +220,46 @@ class GuardrailWatch:
         if self._trials is not None:
             turn = columns.turn if isinstance(columns, RowColumns) else np.zeros(len(unit), np.uint16)
             came = np.where(np.isnan(columns.arrived), at, columns.arrived)
-            self._trials.add(Exposures(unit, at, hit, turn, came), arm)
-        is_new = self._events.add(unit[hit], at[hit], weights[hit], arm[hit])
+            self._trials.add(Exposures(unit, at, hit, turn, came, part, suspect), arm)
+        is_new = self._events.add(unit[hit], at[hit], weights[hit], arm[hit], part[hit])
+        sure = hit & ~suspect & (part != UNBOUNDED)
+        self._sure.add(unit[sure], at[sure], weights[sure], arm[sure], part[sure])
         if self._trials is None and (is_new or (rows and any(self._events.units))):
-            self._compare(unit[hit], at[hit], weights[hit], arm[hit], sets)
+            self._compare(_Hits(unit[hit], at[hit], weights[hit], arm[hit], part[hit], suspect[hit]), sets)
 
-    def _compare(self, unit: Hashes, at: F64, weights: I32, arm: Arm, sets: Ints) -> None:
-        """Compares the rates of the arms. The exposures are those with the event."""
-        busier = np.ones(len(sets))
+    def _compare(self, hits: "_Hits", sets: Ints) -> None:
+        """Compares the rates of the arms."""
+        for part in np.unique(hits.part[hits.provokable]).tolist():
+            self._others.setdefault(part, deepcopy(self._course))
+        busier = self._busier(sets, None)
         if self._at_risk is not None:
-            known = self._at_risk.busier(self.treatment)
-            busier[: len(known)] = known
             _, self._failing_units = self._at_risk.always_failing(self.treatment, sets)
         self._evidence = self._events.more(sets, self.rail.tolerance, busier)
-        if len(unit):
-            self._largest = max(self._largest, self._evidence.ln_e)
-            own = sets[weights, self.treatment] * busier[weights]
-            p0 = chance(own, sets[weights, 0], self.rail.tolerance)
-            rows = np.flatnonzero(((arm == 0) | (arm == self.treatment)) & (p0 > 0) & (p0 < 1))
-            self._detector.add(unit[rows], at[rows], arm[rows] != 0, p0[rows])
+        if not len(hits.unit):
+            return
+        self._follow(self._course, self._evidence.ln_e, hits, sets, busier)
+        for part, course in self._others.items():
+            less = np.maximum(busier, self._busier(sets, part))
+            evidence = self._events.more(sets, self.rail.tolerance, less, self._without(part))
+            own = (hits.part != part) | ~hits.provokable
+            self._follow(course, evidence.ln_e, hits.take(own), sets, less)
+
+    def _follow(self, course: Course, ln_e: float, hits: "_Hits", sets: Ints, busier: Floats) -> None:
+        own = sets[hits.weights, self.treatment] * busier[hits.weights]
+        p0 = chance(own, sets[hits.weights, 0], self.rail.tolerance)
+        rows = np.flatnonzero(((hits.arm == 0) | (hits.arm == self.treatment)) & (p0 > 0) & (p0 < 1))
+        course.add(ln_e, hits.unit[rows], hits.at[rows], hits.arm[rows] != 0, p0[rows])
+
+    def _busier(self, sets: Ints, left_out: int | None) -> Floats:
+        busier = np.ones(len(sets))
+        if self._at_risk is not None:
+            known = self._at_risk.busier(self.treatment, left_out)
+            busier[: len(known)] = known
+        return busier
+
+    def _without(self, part: int) -> Ints:
+        """Units with the event, without those of a part that may have provoked it: by set of weights and arm."""
+        return without(self._events.table, self._sure.table, part)
 
     @property
     def unhealthy(self) -> bool:
@@ -209,16 +272,38 @@ class GuardrailWatch:
         return self._action != "alert"
 
     def is_new_alarm(self) -> bool:
-        """Whether the evidence has reached a threshold, without an alarm before."""
-        if self.alarmed_at is not None or self._events.units[1] < MIN_UNITS:
+        """Whether the evidence has reached a threshold, without an alarm before, whichever callers are left out."""
+        return self._reaches() and all(self._reaches(part) for part in self._parts())
+
+    @property
+    def one_caller(self) -> bool:
+        """Whether the evidence has reached a threshold, but may be one caller's doing."""
+        return self._reaches() and not self.is_new_alarm()
+
+    def _parts(self) -> set[int]:
+        """The parts of callers without which there must be enough evidence, too."""
+        if self.rail.one_caller == "act":
+            return set()
+        others = self._others if self._trials is None else self._trials.others
+        return {*others, *(self._of_any.parts if self._of_any is not None else ())}
+
+    def _reaches(self, left_out: int | None = None) -> bool:
+        """Whether there is evidence for a new alarm. `left_out`: a part of the callers."""
+        if self.alarmed_at is not None:
+            return False
+        units = self._events.units[1] if left_out is None else int(self._without(left_out)[:, 1].sum())
+        if units < MIN_UNITS:
             return False
         if self._trials is not None and self._trials.control_is_above:
             return False
-        trials = self._trials
-        if self._all_fail and self._of_any is not None and self._of_any.is_alarmed:
+        if self._all_fail and self._of_any is not None and self._of_any.is_alarmed(left_out):
             return True
-        largest, detector = (self._largest, self._detector) if trials is None else (trials.largest, trials.detector)
-        return max(largest, detector.largest) >= self.threshold
+        course, others = (
+            (self._course, self._others) if self._trials is None else (self._trials.course, self._trials.others)
+        )
+        if left_out is not None:
+            course = others.get(left_out, course)
+        return course.top >= self.threshold
 
     @property
     def _all_fail(self) -> bool:
@@ -240,7 +325,7 @@ class GuardrailWatch:
         """Its state for reports."""
         trials = self._trials
         ln_e = self._evidence.ln_e if trials is None else trials.ln_e
-        detector = self._detector if trials is None else trials.detector
+        detector = (self._course if trials is None else trials.course).detector
         return GuardrailStatus(
             event=self.rail.event,
             treatment=self._names[1],
@@ -253,6 +338,7 @@ class GuardrailWatch:
             alarm=self.alarmed_at is not None,
             alarmed_at=self.alarmed_at,
             unhealthy=self.unhealthy,
+            one_caller=self.one_caller,
             events=dict(zip(self._names, self._events.units, strict=True)),
             requests=dict(zip(self._names, self._requests[:, 0].tolist(), strict=True)),
             of_requests=dict(zip(self._names, self._requests[:, 1].tolist(), strict=True)),
@@ -272,21 +358,53 @@ class Failing:
     for all of these limits.
     """
 
-    def __init__(self, at_risk: AtRisk, treatment: int, alpha: float) -> None:
-        self._at_risk, self._treatment = at_risk, treatment
+    def __init__(self, at_risk: AtRisk, sure: AtRisk, treatment: int, alpha: float) -> None:
+        """`sure`: of events that callers in a part cannot have provoked."""
+        self._at_risk, self._sure, self._treatment = at_risk, sure, treatment
         self._threshold = always_failing_at(alpha)
         self.ln_e = self._largest = 0.0
+        self._others: dict[int, float] = {}
+        """The largest evidence without what the callers of a part can have provoked, by this part."""
 
-    def look(self, sets: Ints) -> None:
-        """Takes up what was added to `at_risk`. `sets` as in `Arms.weights`."""
+    def look(self, sets: Ints, suspects: Sequence[int]) -> None:
+        """Takes up what was added. `sets` as in `Arms.weights`; `suspects`: parts with events that were provokable."""
+        for part in suspects:
+            self._others.setdefault(part, self._largest)
         self.ln_e, units = self._at_risk.always_failing(self._treatment, sets)
         if units >= MIN_UNITS:
             self._largest = max(self._largest, self.ln_e)
+        every, sure = self._at_risk.ends(self._treatment), self._sure.ends(self._treatment)
+        for part, largest in self._others.items():
+            ln_e, units = always_failing_of(without(every, sure, part), self._treatment, sets)
+            if units >= MIN_UNITS:
+                self._others[part] = max(largest, ln_e)
 
     @property
-    def is_alarmed(self) -> bool:
-        """Whether the evidence has ever reached the threshold."""
-        return self._largest >= self._threshold
+    def parts(self) -> Collection[int]:
+        """The parts of callers without which the evidence is another."""
+        return self._others
+
+    def is_alarmed(self, left_out: int | None = None) -> bool:
+        """Whether the evidence has ever reached the threshold. `left_out`: a part of the callers."""
+        largest = self._largest if left_out is None else self._others.get(left_out, self._largest)
+        return largest >= self._threshold
+
+
+class _Shown:
+    """Exposures, in the order in which they came, as `AtRisk` takes them. `number` as `Units` number units, -1 for
+    those that do not count there.
+    """
+
+    def __init__(self, number: Ints, placed: ArmAssignment, drawn: Mask, part: Part, *, ended: bool) -> None:
+        self._number, self._placed, self._drawn, self.part, self.ended = number, placed, drawn, part, ended
+
+    def count(self, at_risk: AtRisk, hit: Mask, trials: Mask) -> None:
+        """Counts those to which the event can happen, with whether it did."""
+        own = trials & (self._number >= 0)
+        placed, part = self._placed, self.part[own]
+        at_risk.add(
+            self._number[own], hit[own], placed.weights[own], placed.arm[own], self._drawn[own], part, ended=self.ended
+        )
 
 
 class Guardrails:
@@ -300,14 +418,17 @@ class Guardrails:
         treatments = range(1, len(experiment.arms))
         alpha = experiment.alpha_guardrails / max(1, len(experiment.guardrails) * len(treatments))
         acts = experiment.mode == "ab"
-        self.units = Units()
-        any_event = AtRisk(self.units, len(experiment.arms)) if returning else None
-        self._any_event = any_event
-        shared = experiment.alpha_guardrails / len(treatments)
-        self._failing = [Failing(any_event, arm, shared) for arm in treatments] if any_event is not None else []
+        self.units, self._callers = Units(), Callers()
+        arms = len(experiment.arms)
+        self._any_event = AtRisk(self.units, arms, PARTS + 1) if returning else None
+        self._any_sure = AtRisk(self.units, arms, PARTS + 1) if returning else None
+        self._failing: list[Failing] = []
+        if self._any_event is not None and self._any_sure is not None:
+            shared = experiment.alpha_guardrails / len(treatments)
+            self._failing = [Failing(self._any_event, self._any_sure, arm, shared) for arm in treatments]
         self._watches: list[tuple[Guardrail, AtRisk | None, list[GuardrailWatch]]] = []
         for rail in experiment.guardrails:
-            at_risk = AtRisk(self.units, len(experiment.arms)) if returning and rail.max_rate is None else None
+            at_risk = AtRisk(self.units, arms, PARTS + 1) if returning and rail.max_rate is None else None
             watches = [
                 GuardrailWatch(
                     rail, arm, experiment.arms, alpha, at_risk, self._failing[arm - 1] if at_risk else None, acts=acts
@@ -324,7 +445,7 @@ class Guardrails:
 
         def counted(rail: Guardrail) -> tuple[Mask, Mask]:
             applies = rows.stream if rail.event in STREAMS_ONLY else np.ones(len(rows), np.bool_)
-            return happened(rail.event, rows, limits_of(rail)), applies
+            return happened(rail.event, rows, limits_of(rail)), applies & ~decided(rail.event, rows)
 
         rows, placed, first = self._counting(rows, placed, first)
         self._add(rows, placed, first, arms, counted)
@@ -333,7 +454,7 @@ class Guardrails:
         """Late records of running requests. Those without the event so far are not trials. `first` as above."""
 
         def counted(rail: Guardrail) -> tuple[Mask, Mask]:
-            hit = late_events(rail.event, late, limits_of(rail))
+            hit = late_events(rail.event, late, limits_of(rail)) & ~decided(rail.event, late)
             return hit, hit
 
         late, placed, first = self._counting(late, placed, first)
@@ -357,40 +478,53 @@ class Guardrails:
         """`counted`: which exposures had the event, and to which it can happen."""
         if not len(columns):
             return
-        sets = arms.weights
-        drawn = first == columns.plan
+        drawn, part = first == columns.plan, self._callers.part(columns)
         number = self._number(columns.unit, placed, drawn)
-        ended, any_hit = isinstance(columns, RowColumns), np.zeros(len(columns), np.bool_)
-
-        def count(at_risk: AtRisk, hit: Mask, trials: Mask) -> None:
-            own = trials & (number >= 0)
-            at_risk.add(number[own], hit[own], placed.weights[own], placed.arm[own], drawn[own], ended=ended)
-
-        for rail, at_risk, watches in self._watches:
-            hit, trials = counted(rail)
+        shown = _Shown(number, placed, drawn, part, ended=isinstance(columns, RowColumns))
+        outcomes = [(*watched, *counted(watched[0])) for watched in self._watches]
+        for _, at_risk, watches, hit, trials in outcomes:
             if not trials.any():
                 continue
             if at_risk is not None:
-                count(at_risk, hit, trials)
-                any_hit |= hit & trials
+                shown.count(at_risk, hit, trials)
             these = columns if trials.all() else columns.take(trials)
             for watch in watches:
                 weights = placed.weights
                 if not drawn.all():
                     weights = arms.most_treated(watch.treatment, first, columns.plan)
-                watch.add(these, hit[trials], weights[trials], placed.arm[trials], sets)
+                watch.add(these, hit[trials], weights[trials], placed.arm[trials], arms.weights, part[trials])
+        if shown.ended:
+            relative = [(rail.event, hit & trials) for rail, at_risk, _, hit, trials in outcomes if at_risk is not None]
+            self._count_any(columns, shown, relative, arms.weights)
 
-        if self._any_event is not None and ended:
-            count(self._any_event, any_hit, np.ones(len(columns), np.bool_))
-            for failing in self._failing:
-                failing.look(sets)
+    def _count_any(
+        self,
+        columns: RowColumns | OverdueColumns,
+        shown: "_Shown",
+        hits: Sequence[tuple[Event, Mask]],
+        sets: Ints,
+    ) -> None:
+        """Counts exposures that have any of these events. Those that decide about one of them are no trials."""
+        if self._any_event is None or self._any_sure is None:
+            return
+        any_hit, any_sure, trials = (np.full(len(columns), value) for value in (False, False, True))
+        for event, hit in hits:
+            any_hit |= hit
+            any_sure |= hit & ~provokable(event, columns, hit)
+            trials &= ~decided(event, columns)
+        in_part = shown.part != UNBOUNDED
+        shown.count(self._any_event, any_hit, trials)
+        shown.count(self._any_sure, any_sure, trials & in_part)
+        suspects = np.unique(shown.part[any_hit & ~any_sure & in_part]).tolist()
+        for failing in self._failing:
+            failing.look(sets, suspects)
 
     def _number(self, unit: Hashes, placed: ArmAssignment, drawn: Mask) -> Ints:
         """Each exposure's unit as `Units` number it; -1 if it does not count there."""
         if self._any_event is None:
             return np.full(len(unit), -1, np.int64)
         if (kept := self.units.thin()) is not None:
-            for at_risk in (self._any_event, *(at_risk for _, at_risk, _ in self._watches)):
+            for at_risk in (self._any_event, self._any_sure, *(at_risk for _, at_risk, _ in self._watches)):
                 if at_risk is not None:
                     at_risk.keep(kept)
         number, counts = np.full(len(unit), -1, np.int64), self.units.kept(unit)

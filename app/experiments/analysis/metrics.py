@@ -2,7 +2,7 @@
 
 A mean or a proportion has d = 1; a geometric mean x = ln(value), d = 1; a ratio of sums its two sums; a quantile
 x = ln(value), kept one by one. A request to which a metric does not apply (a whole answer has no time to its first
-token) is not missing: nothing that the arm does decides it.
+token) is not missing: nothing that the arm does decides it. Nor does an event apply to a request that decides it.
 
 Outcomes of a request, as 0 or 1: the events of guardrails and proportions.
 """
@@ -101,6 +101,22 @@ def late_events(event: Event, late: OverdueColumns, limits: EventThresholds) -> 
     return np.zeros(len(late), np.bool_)
 
 
+_OWN: Mapping[Event, Flag] = {
+    "error": Flag.OWN_FAILURE,
+    "slow": Flag.OWN_TIME,
+    "empty": Flag.OWN_EMPTY,
+    "truncated": Flag.OWN_LENGTH,
+    "stalled": Flag.OWN_GAPS,
+    "invalid_output": Flag.OWN_FORM,
+    "unfinished": Flag.OWN_TIME,
+}
+
+
+def decided(event: Event, columns: RowColumns | OverdueColumns) -> Mask:
+    """Whether the request itself may have decided about the event: it says nothing about its arm."""
+    return _mask((columns.flags & _OWN.get(event, 0)) != 0)
+
+
 def _mask(values: Any) -> Mask:
     return np.asarray(values, np.bool_)
 
@@ -168,7 +184,7 @@ class Values(NamedTuple):
     d: Floats
     valid: Mask
     missing: Mask
-    """The metric applies and there is no value: the arm may have caused that."""
+    """The metric applies and there is no value: the arm, and not the request itself, may have caused that."""
 
 
 @dataclass(frozen=True)
@@ -263,12 +279,15 @@ def _response_rate(measure: Measure) -> Measure:
 def values_of(measure: Measure, rows: RowColumns, facts: MetricContext) -> Values:
     """Values of a measure that is not feedback."""
     applies = rows.stream if measure.metric in _STREAMS_ONLY else np.ones(len(rows), np.bool_)
+    if measure.metric in _OWN:
+        applies = applies & ~decided(cast(Event, measure.metric), rows)
     if measure.kind == "ratio":
         x, d = _tokens_and_seconds(rows)
     else:
         x, d = _value(measure, rows, facts), np.ones(len(rows))
     valid = applies & np.isfinite(x) & np.isfinite(d)
-    return Values(np.where(valid, x, 0.0), np.where(valid, d, 0.0), valid, applies & ~valid)
+    caused = (rows.flags & (Flag.OWN_EMPTY | Flag.OWN_FAILURE)) != 0
+    return Values(np.where(valid, x, 0.0), np.where(valid, d, 0.0), valid, applies & ~valid & ~caused)
 
 
 def numbers_of(metric: str, rows: RowColumns, facts: MetricContext) -> Floats:

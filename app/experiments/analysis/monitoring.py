@@ -219,6 +219,10 @@ class Monitoring:
             self._while_it_lasts(f"unhealthy {watch.key}", "endpoint_unhealthy", _unhealthy(watch), now)
             for watch in self.guardrails
         ]
+        occurrences += [
+            self._while_it_lasts(f"one caller {watch.key}", "one_caller", _one_caller(watch), now)
+            for watch in self.guardrails
+        ]
         return [occurrence for occurrence in occurrences if occurrence is not None]
 
     def _new_alarms(self, now: float) -> Iterator[tuple[str, Alarm]]:
@@ -334,6 +338,16 @@ def _unhealthy(watch: GuardrailWatch) -> str:
     if not watch.unhealthy:
         return ""
     return f"control itself exceeds the limit of {watch.rail.event}, {watch.limit}: the endpoint is unhealthy"
+
+
+def _one_caller(watch: GuardrailWatch) -> str:
+    if not watch.one_caller:
+        return ""
+    return (
+        f"{watch.rail.event} on {watch.status().treatment} is above the limit, {watch.limit}, but one caller may have "
+        "brought about all of it: nothing is moved. Look at its requests. If one caller has nearly all traffic, set "
+        "`one_caller: act` for this guardrail"
+    )
 
 
 def verdict_occurrence(comparing: MetricComparison, now: float) -> Occurrence:

@@ -195,11 +195,17 @@ def _guardrails(guardrails: Sequence[GuardrailStatus]) -> str:
         return f"Guardrails alarmed: {', '.join(alarms)}."
     if unhealthy := _unhealthy(guardrails):
         return f"Control itself exceeds the limit of {', '.join(unhealthy)}."
+    if suspect := _of_one_caller(guardrails):
+        return f"One caller may have brought about {', '.join(suspect)}."
     return "Guardrails quiet." if guardrails else "No guardrails."
 
 
 def _alarmed(guardrails: Sequence[GuardrailStatus]) -> list[str]:
     return [f"{rail.event} on {rail.treatment}" for rail in guardrails if rail.alarm]
+
+
+def _of_one_caller(guardrails: Sequence[GuardrailStatus]) -> list[str]:
+    return [f"{rail.event} on {rail.treatment}" for rail in guardrails if rail.one_caller]
 
 
 def _unhealthy(guardrails: Sequence[GuardrailStatus]) -> list[str]:
@@ -251,9 +257,21 @@ def _next_step(report: Report, decisions: Mapping[str, Decision], missing_s: flo
     better = [comparison.treatment for comparison in report.primary if comparison.measured == "better"]
     reasons = [reason for name in better for reason in report.withheld.get(name, [])]
     reasons += [comparison.doubt for comparison in report.primary if comparison.withheld]
-    if reasons and not (_alarmed(report.guardrails) or _unhealthy(report.guardrails)):
+    unclear = _unhealthy(report.guardrails) or _of_one_caller(report.guardrails)
+    if reasons and not (_alarmed(report.guardrails) or unclear):
         return f"Next: nothing is shipped yet. {reasons[0]}"
     return f"Next: {_keep_going(report, missing_s)}"
+
+
+def _look_into(guardrails: Sequence[GuardrailStatus]) -> str:
+    """What guardrails point at; empty if they are quiet."""
+    if alarmed := _alarmed(guardrails):
+        return f"the guardrails that alarmed, {', '.join(alarmed)}"
+    if unhealthy := _unhealthy(guardrails):
+        return f"control, which exceeds the limit of {', '.join(unhealthy)}"
+    if suspect := _of_one_caller(guardrails):
+        return f"each caller's requests: one may have brought about {', '.join(suspect)}"
+    return ""
 
 
 def _keep_going(report: Report, missing_s: float) -> str:
@@ -272,10 +290,8 @@ def _keep_going(report: Report, missing_s: float) -> str:
         size = words.effect_value(most, most.minimal_effect).lstrip("+")
         units = words.count(words.rounded(most.units_needed))
         return f"about {units} more units{days}, to find a difference of {size}."
-    if alarmed := _alarmed(report.guardrails):
-        return f"look into the guardrails that alarmed, {', '.join(alarmed)}."
-    if unhealthy := _unhealthy(report.guardrails):
-        return f"look into control, which exceeds the limit of {', '.join(unhealthy)}."
+    if look := _look_into(report.guardrails):
+        return f"look into {look}."
     lengths = [comparison for comparison in (*report.primary, *report.secondary) if comparison.metric == LENGTH]
     if different := [effect_sentence(comparison) for comparison in lengths if comparison.measured == "different"]:
         return f"look into the answers' length. {different[0]} If that is meant, declare {LENGTH} with `better`."
@@ -427,7 +443,7 @@ def _decisions(
         decisions[treatment] = decision_of(
             [comparison for comparison in primary if comparison.treatment == treatment],
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
-            quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
+            quiet=not any(rail.alarmed_at is not None or rail.unhealthy or rail.one_caller for rail in rails),
             changed=any(comparison.changes.has_flipped for comparison in its),
             same_length=not any(
                 comparison.measure.metric == LENGTH and comparison.known.measured == "different" for comparison in its

@@ -6,12 +6,14 @@
 """
 
 import math
-from typing import NamedTuple
+from copy import deepcopy
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints, Mask, grouped
+from app.experiments.analysis.witnesses import PARTS, UNBOUNDED, Part, without
 from app.experiments.statistics.events import LN_SECOND, Detector, EventEvidence, Trials, share_of_start
 from app.experiments.storage.columns import F64, U16
 
@@ -88,6 +90,25 @@ class UnitDetector:
         return self._detector.largest
 
 
+class Course:
+    """The largest evidence of a whole run so far, and the detector beside it."""
+
+    def __init__(self, trials: Trials = "events") -> None:
+        self.largest = 0.0
+        """ln: it alarms at `alarm_at`."""
+        self.detector = UnitDetector(trials)
+
+    def add(self, ln_e: float, unit: Hashes, at: F64, hit: Mask, p0: Floats) -> None:
+        """Trials, as in `UnitDetector`, after which the evidence of the whole run is `ln_e`."""
+        self.largest = max(self.largest, ln_e)
+        self.detector.add(unit, at, hit, p0)
+
+    @property
+    def top(self) -> float:
+        """The largest evidence of both, ln."""
+        return max(self.largest, self.detector.largest)
+
+
 # Absolute limits. A unit that always fails says no more about the others on its second day than on its first. So a
 # trial is the first exposure of each unit, in the run or since a start of the detector; and, in tests of their own,
 # each unit's first exposure after 1 earlier turn, after 2 or 3, after 4 to 7 and so on: what never happens at first may
@@ -125,6 +146,9 @@ class Exposures(NamedTuple):
     """Earlier turns of the conversation; 0 if they are not known."""
     came: F64
     """When its record came, in Unix seconds."""
+    part: Part
+    provokable: Mask
+    """As in `witnesses`."""
 
     def take(self, rows: Mask) -> "Exposures":
         """These exposures only."""
@@ -132,16 +156,14 @@ class Exposures(NamedTuple):
 
     def then(self, later: "Exposures") -> "Exposures":
         """These exposures, and then those."""
-        return Exposures(
-            np.concatenate((self.unit, later.unit)),
-            np.concatenate((self.at, later.at)),
-            np.concatenate((self.hit, later.hit)),
-            np.concatenate((self.turn, later.turn)),
-            np.concatenate((self.came, later.came)),
-        )
+        pairs: Any = zip(self, later, strict=True)
+        return Exposures._make(np.concatenate(pair) for pair in pairs)
 
 
-_NONE = Exposures(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.uint16), np.zeros(0))
+_NONE = Exposures(
+    *(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.uint16), np.zeros(0)),
+    *(np.zeros(0, np.int8), np.zeros(0, np.bool_)),
+)
 
 
 class UnitTrials:
@@ -155,12 +177,15 @@ class UnitTrials:
         """The treatment's exposures that wait for control's next one."""
         self._followed = 0
         """How many of its exposures have followed control's latest one, at most `_AT_ONCE`."""
-        self._first = _FirstTrials(max_rate)
-        self._later: dict[int, _FirstTrials] = {}
-        """By the number of binary digits of the earlier turns."""
-        self.detector = UnitDetector("exposures")
-        self.largest = 0.0
-        """The largest evidence so far, ln: it alarms at `alarm_at`."""
+        self._turns: dict[int, tuple[_FirstTrials, _FirstTrials]] = {
+            0: (_FirstTrials(max_rate), _FirstTrials(max_rate))
+        }
+        """By the number of binary digits of the earlier turns, 0 for all: the exposures, and those of them that are
+        in a part and were not provoked.
+        """
+        self.course = Course("exposures")
+        self.others: dict[int, Course] = {}
+        """The same without what the callers of a part can have provoked, by this part."""
 
     def add(self, exposures: Exposures, arm: Arm) -> None:
         """Exposures of any arms, in any batches."""
@@ -181,27 +206,45 @@ class UnitTrials:
         self._count(its.take(~fails[since] & ~waits & (at_once | ~next_had)))
 
     def _count(self, trials: Exposures) -> None:
-        unit, at, hit, turn, _ = trials
-        if not len(unit):
+        if not len(trials.unit):
             return
-        self._first.add(unit, at, hit)
-        digits = np.frexp(turn.astype(np.float64))[1]
-        for number in np.unique(digits[turn > 0]).tolist():
-            rows = digits == number
-            self._later.setdefault(number, _FirstTrials(self._max_rate)).add(unit[rows], at[rows], hit[rows])
-        self.largest = max(self.largest, self.ln_e)
-        self.detector.add(unit, at, hit, np.full(len(unit), self._max_rate))
+        for part in np.unique(trials.part[trials.provokable]).tolist():
+            self.others.setdefault(part, deepcopy(self.course))
+        digits = np.where(trials.turn > 0, np.frexp(trials.turn.astype(np.float64))[1], 0)
+        for number in (0, *np.unique(digits[digits > 0]).tolist()):
+            new = (_FirstTrials(self._max_rate), _FirstTrials(self._max_rate))
+            every, sure = self._turns.setdefault(number, new)
+            its = trials if number == 0 else trials.take(digits == number)
+            every.add(its)
+            sure.add(its.take((its.part != UNBOUNDED) & ~its.provokable))
+        p0 = np.full(len(trials.unit), self._max_rate)
+        self.course.add(self.ln_e, trials.unit, trials.at, trials.hit, p0)
+        for part, course in self.others.items():
+            own = (trials.part != part) | ~trials.provokable
+            course.add(self._ln_e(part), trials.unit[own], trials.at[own], trials.hit[own], p0[own])
 
     @property
     def evidence(self) -> EventEvidence:
         """The evidence of the first exposures."""
-        return self._first.evidence
+        return self._evidence(0)
+
+    def _evidence(self, turns: int, left_out: int | None = None) -> EventEvidence:
+        every, sure = self._turns[turns]
+        table = (
+            every.table.sum(axis=0) if left_out is None else without(every.table[None], sure.table[None], left_out)[0]
+        )
+        return _evidence_of(table, self._max_rate)
 
     @property
     def ln_e(self) -> float:
         """The evidence now, ln, of the turns for which it is largest in proportion to their share of alpha."""
-        later = (trials.evidence.ln_e + LN_SECOND - number * math.log(2) for number, trials in self._later.items())
-        return max(self.evidence.ln_e, *later) if self._later else self.evidence.ln_e
+        return self._ln_e(None)
+
+    def _ln_e(self, left_out: int | None) -> float:
+        return max(
+            self._evidence(number, left_out).ln_e + (LN_SECOND - number * math.log(2) if number else 0.0)
+            for number in self._turns
+        )
 
     @property
     def control_rate(self) -> float | None:
@@ -230,15 +273,20 @@ class _FirstTrials:
 
     def __init__(self, max_rate: float) -> None:
         self._max_rate = max_rate
-        self._seen = FirstSeen(arms=1, max_units=MAX_UNITS)
-        self.evidence = EventEvidence("exposures")
+        self._seen = FirstSeen(arms=2, max_units=MAX_UNITS)
+        self.table: Ints = np.zeros((PARTS + 1, 2), np.int64)
+        """Exposures with the event, and without, by part."""
 
-    def add(self, unit: Hashes, at: F64, hit: Mask) -> None:
-        """Exposures: equally long arrays."""
-        self._seen.add(unit, at, np.where(hit, 0, 1).astype(np.int32), np.zeros(len(unit), np.int8))
-        counts = np.zeros(2, np.int64)
-        counts[: len(self._seen.counts)] = self._seen.counts[:, 0]
-        self.evidence = _evidence_of(counts, self._max_rate)
+    def add(self, exposures: Exposures) -> None:
+        """Exposures of any parts."""
+        part = exposures.part.astype(np.int32)
+        self._seen.add(exposures.unit, exposures.at, part, np.where(exposures.hit, 0, 1).astype(np.int8))
+        self.table[: len(self._seen.counts)] = self._seen.counts
+
+    @property
+    def evidence(self) -> EventEvidence:
+        """The evidence of all parts."""
+        return _evidence_of(self.table.sum(axis=0), self._max_rate)
 
 
 def _evidence_of(table: Ints, max_rate: float) -> EventEvidence:
@@ -269,10 +317,10 @@ class _Control:
 
     def add(self, exposures: Exposures) -> Mask:
         """Takes up control's exposures. Returns after each whether it had the event, or control is above the limit."""
-        unit, at, hit, _, came = exposures
+        unit, hit, came = exposures.unit, exposures.hit, exposures.came
         if not len(unit):
             return np.zeros(0, np.bool_)
-        self._run.add(unit, at, hit)
+        self._run.add(exposures)
         hour = (came // _HOUR_S).astype(np.int64)
         if not self._open:
             self._since = int(hour[0])

@@ -76,7 +76,7 @@ def _obstacles(facts: RolloutInput) -> Iterator[str]:
         yield "not every router has the present plan yet"
     for _, text in facts.silenced:
         yield text
-    yield from facts.unhealthy
+    yield from facts.unclear
 
 
 def _time_and_units(state: State, facts: RolloutInput, ramp: Ramp, arms: dict[str, int], now: float) -> Iterator[str]:

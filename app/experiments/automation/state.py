@@ -108,9 +108,9 @@ class RolloutInput:
         return [(SILENCING[alarm.kind], alarm.text) for alarm in self.report.alarms if alarm.kind in SILENCING]
 
     @property
-    def unhealthy(self) -> list[str]:
-        """Absolute limits that control itself exceeds."""
-        return [alarm.text for alarm in self.report.alarms if alarm.kind == "endpoint_unhealthy"]
+    def unclear(self) -> list[str]:
+        """Guardrails that alarm though the treatment may be well: control, or one caller, may be the cause."""
+        return [alarm.text for alarm in self.report.alarms if alarm.kind in ("endpoint_unhealthy", "one_caller")]
 
 
 class Interventions(msgspec.Struct, frozen=True):

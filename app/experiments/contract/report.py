@@ -131,6 +131,8 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     alarmed_at: float | None = None
     unhealthy: bool = False
     """Control itself exceeds an absolute limit: nothing is to be moved."""
+    one_caller: bool = False
+    """There is enough evidence, but one caller may have brought it about: it alerts, and moves nothing."""
     events: dict[str, int]
     """The number of distinct units per arm."""
     requests: dict[str, int] = {}
@@ -191,6 +193,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
         "incomplete",
         "guardrail",
         "endpoint_unhealthy",
+        "one_caller",
         "aa",
         "effect_changed",
         "returns",

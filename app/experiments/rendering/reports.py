@@ -402,6 +402,8 @@ def _guardrail_state(report: Report, status: GuardrailStatus) -> str:
         return "ALARM" if at is None else f"ALARM since {words.moment(at, report.at, short=True)}"
     if status.unhealthy:
         return "control itself exceeds the limit"
+    if status.one_caller:
+        return "one caller may have brought it about"
     return "quiet" if status.evidence < 1 else "waits for more units, or for control to keep the limit"
 
 

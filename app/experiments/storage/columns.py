@@ -165,10 +165,11 @@ class RowColumns(_Requests):
 
 @dataclass(frozen=True, slots=True)
 class OverdueColumns(_Requests):
-    """`OverdueRequest` records."""
+    """`OverdueRequest` records. `caller` is 0 in those of earlier versions."""
 
     kind: U8
     above_s: F64
+    caller: U64
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +370,9 @@ _ESSENTIAL = frozenset(
         *("stream", "status", "error", "kind", "above_s", "metric", "value", "primary", "shadow"),
     }
 )
-"""Columns without which a record says nothing. A file of another version may lack the others."""
+"""Columns without which a record says nothing, but for the caller of a late one. A file of another version may lack the
+others.
+"""
 
 _PLAN: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("endpoint", lambda plan: plan.endpoint),
@@ -402,7 +405,8 @@ def lacking(table: pa.Table, kind: type[Columns]) -> list[str]:
     """
     columns = {name for name, _ in _PLAN if "plan" in kind.names()} | {*kind.names()}
     missing = sorted(columns - {*table.column_names})
-    if essential := [name for name in missing if name in _ESSENTIAL or name in dict(_PLAN)]:
+    needed = _ESSENTIAL - ({"caller"} if kind is OverdueColumns else set())
+    if essential := [name for name in missing if name in needed or name in dict(_PLAN)]:
         raise KeyError(f"it lacks {', '.join(essential)}")
     return missing
 

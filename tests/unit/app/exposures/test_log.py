@@ -92,7 +92,7 @@ def test_a_sealed_batch_decodes_to_the_recorded_rows() -> None:
     row = Row(1, 2.5, 3, 0, 2**64 - 1, 6, 0, 1, -1, 0, 2, 3, True, 200, 0, 1, 10, None, 5, None, 0.5, 1.0, None, None,
               1, 0, 0, False, 8)  # fmt: skip
     parts: Any = (["a", "b"], [plan], [Start(1, 2.5, 3, 0, 1, 0, 0)], [row],
-                  [OverdueRequest(0, 1.0, 1, 2.5, 3, 0, 1, 0)], [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)], [pair(1,
+                  [OverdueRequest(0, 1.0, 1, 2.5, 3, 0, 1, 0, 7)], [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)], [pair(1,
                   cosine=0.5)])  # fmt: skip
     names, plans, starts, rows, late, feedback, pairs = parts
     whole = Batch(VERSION, "r", 7, 5, 1.5, names, plans, starts, rows, late, feedback, [], pairs)
@@ -190,12 +190,13 @@ def test_numbers_fit_their_columns() -> None:
 
 def test_late_requests_are_reported_once() -> None:
     recorder = Recorder(**PROMPTLY)
-    recorder.start(age=3.0)
+    exposure = recorder.start(age=3.0)
     recorder.start()
     for _ in range(2):
         recorder.ledger.tell_late(time.perf_counter())
     (batch,) = recorder.batches()
     assert [(late.kind, late.above_s, late.seq) for late in batch.late] == [(0, 1.0, 1), (1, 2.0, 1)]
+    assert {late.caller for late in batch.late} == {recorder.identity(exposure).caller}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def test_flags_of_answers(answer: bytes, ending: RequestEnd, flags: int) -> None
     exposure.sent("/v1/chat/completions", {})
     exposure.answer(answer)
     recorder.ledger.finish(exposure, ending)
-    assert recorder.batches()[0].rows[0].flags == flags
+    assert recorder.batches()[0].rows[0].flags & ~Flag.LONG == flags
 
 
 def test_a_promised_form_is_checked_before_the_row_is_recorded() -> None:
@@ -227,7 +228,7 @@ def test_a_promised_form_is_checked_before_the_row_is_recorded() -> None:
     assert len(recorder.ledger.unchecked) == 2
     recorder.ledger.checked(recorder.ledger.check(2))
     (batch,) = recorder.batches()
-    assert [row.flags for row in batch.rows] == [0, Flag.INVALID_OUTPUT]
+    assert [row.flags & ~Flag.LONG for row in batch.rows] == [0, Flag.INVALID_OUTPUT]
     assert recorder.ledger.unchecked == []
 
 

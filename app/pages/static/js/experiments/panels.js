@@ -165,7 +165,9 @@ export function guardrail(status, arms) {
           ]
         : status.unhealthy
           ? mark("warn", "control is unhealthy")
-          : mark("good", "quiet"),
+          : status.one_caller
+            ? mark("warn", "one caller's requests")
+            : mark("good", "quiet"),
     ),
     cell("Limit", status.limit),
     arms.map((arm) =>

@@ -15,6 +15,7 @@ const ALARMS = {
   incomplete: "ledger incomplete",
   completeness: "completeness",
   endpoint_unhealthy: "endpoint unhealthy",
+  one_caller: "one caller's requests",
   aa: "A/A",
   effect_changed: "effect changed",
   returns: "requests per unit",

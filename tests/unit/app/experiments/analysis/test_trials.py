@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from app.experiments.analysis.trials import Arm, Exposures, UnitDetector, UnitTrials
+from app.experiments.analysis.witnesses import UNBOUNDED
 from app.experiments.statistics.events import Detector
 from tests.conftest import NIGHTLY
 
@@ -18,6 +19,8 @@ def made(unit: list[int], at: list[float], hit: list[bool]) -> Exposures:
         np.array(hit, np.bool_),
         np.zeros(len(unit), np.uint16),
         np.ceil(np.array(at, np.float64)),
+        np.full(len(unit), UNBOUNDED, np.int8),
+        np.zeros(len(unit), np.bool_),
     )
 
 
@@ -40,7 +43,7 @@ def counted_one_by_one(exposures: Exposures, arm: Arm) -> list[int]:
     fails, followed = False, 0
     after: list[list[int]] = [[]]
     failing, had = [False], [False]
-    for place, (unit, _, hit, _, came) in enumerate(zip(*(column.tolist() for column in exposures), strict=True)):
+    for place, (unit, _, hit, _, came, *_) in enumerate(zip(*(column.tolist() for column in exposures), strict=True)):
         if arm[place] == 0:
             latest.pop(unit, None)
             latest[unit] = hit
@@ -76,8 +79,8 @@ def test_what_is_a_trial_is_what_was_described_in_any_batches(seed: int) -> None
         trials = UnitTrials(LIMIT, 1, ALPHA)
         for part in np.array_split(np.arange(len(arm)), parts):
             trials.add(Exposures._make(column[part] for column in exposures), arm[part])
-        assert trials.detector.ln_e == pytest.approx(expected.ln_e)
-        assert trials.detector.largest == pytest.approx(expected.largest)
+        assert trials.course.detector.ln_e == pytest.approx(expected.ln_e)
+        assert trials.course.detector.largest == pytest.approx(expected.largest)
         assert trials.evidence.hits + trials.evidence.misses == len(np.unique(unit))
         rates.add(trials.control_rate)
     assert len(rates) == 1

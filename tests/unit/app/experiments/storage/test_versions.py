@@ -1,8 +1,8 @@
 """Old evidence counts: segments of every version since the first are read, and nothing is left out silently.
 
 `versions/1` … hold the same four requests, each written by the code of its time: 1 the first segments, 2 batches as
-ranges of numbers in the footer, 3 mirrored pairs, 4 the times of arrival, 5 callers' groups, 6 continued streams. A
-change of what is written needs a new folder here.
+ranges of numbers in the footer, 3 mirrored pairs, 4 the times of arrival, 5 callers' groups, 6 continued streams, 7
+callers of late records. A change of what is written needs a new folder here.
 """
 
 import shutil
@@ -32,7 +32,7 @@ NEEDED = {
 """The columns of a row without which it says nothing."""
 
 
-SINCE = {"arrived": 4, "group": 5, "moves": 6, "pause_s": 6}
+SINCE = {"arrived": 4, "group": 5, "moves": 6, "pause_s": 6, "caller": 7}
 """The versions that brought columns which older ones lack."""
 
 
