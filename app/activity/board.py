@@ -502,21 +502,27 @@ class Board:
             self._starts.popitem(last=False)
 
     def starts(self, now: float) -> dict[str, Any] | None:
-        """The starts of each application's replicas since `since`: how many, and how long half of them and the longest
-        took, in seconds. None if nobody watches them."""
+        """The starts of each application's replicas since `since`: how many, how long half of them and the longest
+        took, in seconds, when the last one was, and whose they were. None if nobody watches them."""
         if self._watched_since is None:
             return None
-        times: dict[str, list[float]] = {}
+        starts: dict[str, list[ReplicaStart]] = {}
         for start in self._starts.values():
             if start.at >= now - STARTS_S:
-                times.setdefault(start.application, []).append(start.took_s)
+                starts.setdefault(start.application, []).append(start)
         # A replica that ran already when the watch began is among them.
         first = min((start.at for start in self._starts.values()), default=self._watched_since)
         return {
             "since": max(min(first, self._watched_since), now - STARTS_S),
             "applications": {
-                application: {"count": len(took), "median_s": round(median(took), 1), "longest_s": max(took)}
-                for application, took in sorted(times.items())
+                application: {
+                    "count": len(own),
+                    "median_s": round(median(start.took_s for start in own), 1),
+                    "longest_s": max(start.took_s for start in own),
+                    "last_at": max(start.at for start in own),
+                    "replicas": [start.replica for start in own],
+                }
+                for application, own in sorted(starts.items())
             },
         }
 

@@ -451,7 +451,15 @@ interface LoadedApplication {
   waiting: number | null;
   kv_cache_use: number | null;
   prefix_hit_rate: number | null;
-  starts: { since: number; count: number; median_s: number | null; longest_s: number | null } | null;
+  starts: {
+    since: number;
+    count: number;
+    median_s: number | null;
+    longest_s: number | null;
+    last_at: number | null;
+    /** Of the replicas that started, those that there are no more; null: not known. */
+    gone: number | null;
+  } | null;
   engines: LoadedEngine[];
   replicas: LoadedReplica[];
 }

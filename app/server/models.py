@@ -152,7 +152,7 @@ def models_document(
                 "endpoints": _sorted(endpoint for deployment in deployments for endpoint in behind.get(deployment, ())),
                 **_application(fleet, name),
                 **_sums(replicas.get(name, []), cards, is_known=fleet is not None),
-                "starts": _starts(starts, name),
+                "starts": _starts(starts, name, None if fleet is None else replicas.get(name, [])),
                 "engines": _engines(replicas.get(name, []), cards),
                 "replicas": [_replica(replica, cards.get(replica.id)) for replica in sorted(replicas.get(name, []))],
             }
@@ -185,11 +185,16 @@ def _endpoints(seen: Config) -> dict[str, list[str]]:
     return found
 
 
-def _starts(starts: Mapping[str, Any] | None, name: str) -> dict[str, Any] | None:
+def _starts(starts: Mapping[str, Any] | None, name: str, present: Sequence[Replica] | None) -> dict[str, Any] | None:
+    """An application's known starts. `gone`: how many of those replicas there are no more, whether they have crashed or
+    were stopped; null if the present ones (`present`) are not known."""
     if starts is None:
         return None
-    none = {"count": 0, "median_s": None, "longest_s": None}
-    return {"since": starts["since"], **starts["applications"].get(name, none)}
+    none = {"count": 0, "median_s": None, "longest_s": None, "last_at": None, "replicas": []}
+    own = {**none, **starts["applications"].get(name, {})}
+    started, ids = own.pop("replicas"), {replica.id for replica in present or ()}
+    gone = sum(replica not in ids for replica in started) if present is not None else None
+    return {"since": starts["since"], **own, "gone": gone}
 
 
 def _application(fleet: Fleet | None, name: str) -> dict[str, Any]:

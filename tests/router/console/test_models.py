@@ -151,6 +151,8 @@ async def test_the_page_shows_what_the_api_says(
     for words in ("running", "10.0.0.5", "1 \u00d7 H100", "75\u00a0s", "13", "50\u00a0%"):
         await expect(rows.nth(1)).to_contain_text(words)
     await expect(first).to_contain_text("3 known starts since")
+    await expect(first).to_contain_text("The last one was at")
+    await expect(first).to_contain_text("3 of those replicas are gone, crashed or stopped.")
     await expect(first).to_contain_text("75\u00a0s at the median, 121\u00a0s at most.")
     second = page.get_by_role("region", name="qwen3-8b-fp8", exact=True)
     await expect(second).to_contain_text("0 known starts since")

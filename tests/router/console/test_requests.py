@@ -198,7 +198,7 @@ async def test_a_request_that_nothing_records_shows_where_its_time_went(open_pag
     await page.get_by_role("link", name=f"request {HOSTILE}").click()
     card = page.get_by_role("article", name=f"Timeline of {HOSTILE}")
     await expect(card.get_by_role("listitem")).to_have_count(4)
-    await expect(card).to_contain_text("Deployment, until the first byte")
+    await expect(card).to_contain_text("blue: until the first byte")
     await expect(card).to_contain_text("drawn by the traffic's percentages")
     await expect(card).to_contain_text("9 in the prompt, 3 in the answer")
     await expect(page.get_by_text("Nothing more is recorded.")).to_be_visible()

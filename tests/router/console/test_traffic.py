@@ -203,7 +203,7 @@ async def test_what_fails_is_named_above_all_endpoints_and_a_wide_table_is_never
     await page.goto("/ui#/traffic")
     failing = [one["endpoint"] for one in documents if any(said["severity"] == "bad" for said in one["findings"])]
     line = page.locator(".failing")
-    await expect(line).to_contain_text(f"{len(failing)} of {len(documents)} endpoints have failures: ")
+    await expect(line).to_contain_text(f"{len(failing)} of {len(documents)} endpoints have a problem: ")
     assert await line.get_by_role("button").all_inner_texts() == failing[:8]
     cut = """() => [...document.querySelectorAll(".endpoint .scroll, .endpoint td, .endpoint th")].filter(
         (one) => one.scrollWidth > one.clientWidth + 1 && !one.closest("thead")).map((one) => one.textContent)"""

@@ -124,9 +124,13 @@ async def test_the_starts_of_engines_are_those_that_are_known_to_have_run() -> N
     for one in (board, again):
         starts = one.starts(200.0)
         blue = models_document(config(), Fleet(), {}, starts)["applications"][0]["starts"]
-        assert blue == {"since": 10.0, "count": 2, "median_s": 7.0, "longest_s": 9.0}
+        known = {"since": 10.0, "count": 2, "median_s": 7.0, "longest_s": 9.0, "last_at": 20.0}
+        assert blue == {**known, "gone": 2}
+        left = Fleet(replicas=[Replica("r20", "blue-app", "n")])
+        for fleet, gone in ((left, 1), (None, None)):
+            assert models_document(config(), fleet, {}, starts)["applications"][0]["starts"] == {**known, "gone": gone}
         green = models_document(config(), Fleet(), {}, starts)["applications"][1]["starts"]
-        assert green == {"since": 10.0, "count": 0, "median_s": None, "longest_s": None}
+        assert green == {**dict.fromkeys(known), "since": 10.0, "count": 0, "gone": 0}
     week = 7 * 86400
     board.started([ReplicaStart(f"n{number}", "blue-app", 50.0 + week, 1.0) for number in range(MOST_STARTS + 9)], week)
     listed = board.starts(200.0 + week)

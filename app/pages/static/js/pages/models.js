@@ -131,9 +131,14 @@ function status({ status, message }) {
 /** @param {LoadedApplication} loaded */
 function starts({ starts: found }) {
   if (found === null) return "How often it has started is not known: no controller of experiments says it.";
-  const { since, count: times, median_s, longest_s } = found;
+  const { since, count: times, median_s, longest_s, last_at, gone } = found;
   const often = `${count(times, "known start", "known starts")} since ${moment(since)}`;
-  return times ? `${often}: ${seconds(median_s)} at the median, ${seconds(longest_s)} at most.` : `${often}.`;
+  if (!times) return `${often}.`;
+  const last = last_at === null ? "" : ` The last one was at ${moment(last_at)}.`;
+  const words = `${often}: ${seconds(median_s)} at the median, ${seconds(longest_s)} at most.${last}`;
+  if (!gone) return words;
+  const them = `${count(gone, "of those replicas is gone", "of those replicas are gone")}, crashed or stopped.`;
+  return [`${words} `, mark("warn", them)];
 }
 
 /**

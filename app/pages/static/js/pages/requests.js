@@ -14,6 +14,7 @@ const LOOKS = 6; // for what is recorded of a request that has just ended
 const BETWEEN_LOOKS_MS = 1000;
 const SHOWN = 50;
 const GROUPS = 8; // kinds of failures that are shown before all are
+const NARROW = 600; // pixels below which it is one, so that the list is on the first screen
 const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
 const NOWHERE = "-"; // in place of an endpoint: the requests that reached none
 /** @type {[string, string][]} */
@@ -82,7 +83,7 @@ function list(root, { api, poll, announce, parameters }) {
   let isLive = true;
   let turn = 0;
   let most = SHOWN;
-  let groupsShown = GROUPS;
+  let groupsShown = innerWidth < NARROW ? 1 : GROUPS;
   const shown = h("div", {});
   root.append(stale.element, shown);
 

@@ -194,7 +194,7 @@ export async function mount(root, context) {
     return h(
       "p",
       { class: "failing" },
-      mark("bad", `${bad.length} of ${endpoints.length} endpoints ${bad.length === 1 ? "has" : "have"} failures: `),
+      mark("bad", `${bad.length} of ${endpoints.length} endpoints ${bad.length === 1 ? "has" : "have"} a problem: `),
       bad
         .slice(0, NAMED)
         .map(({ endpoint: name }) =>

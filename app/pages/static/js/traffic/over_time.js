@@ -107,7 +107,7 @@ export function overTime(history, endpoint) {
       const series = own.find((one) => one.deployment === deployment);
       const values = series?.first_token_p95_s ?? [];
       const known = values.filter((value) => value !== null);
-      if (!known.length) return null;
+      if (known.length < 2) return null; // one point is no line
       const longest = seconds(Math.max(...known));
       return chart(
         [swatch(colour), `First token p95, ${deployment}`],
