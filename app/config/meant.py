@@ -161,8 +161,8 @@ def _percent_remedy(value: float) -> str:
     """Which whole percentage a number from 0 to 100 may mean: 0.5 is a half to one person, and 0.5 % to another."""
     low, percent = math.floor(value), round(100 * value, 6)
     if 0 < percent < 100 and percent == int(percent):
-        return f"; write {percent:g} for {percent:g} %, or {low + 1} for {value:g} %"
-    return f"; write {low} or {low + 1}, in percent"
+        return f"; write {percent:g} for {percent:g} %, or 1, the finest step, if {value:g} % was meant"
+    return f"; write {low} or {low + 1}, since 1 % is the finest step"
 
 
 def shown(value: object) -> str:

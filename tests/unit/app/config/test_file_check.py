@@ -419,7 +419,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "smollm2-blue: 90,",
         "smollm2-blue: 90.5,",
-        "endpoints.chat.traffic.smollm2-blue: expected a whole number, not 90.5; write 90 or 91, in percent",
+        "endpoints.chat.traffic.smollm2-blue: expected a whole number, not 90.5; write 90 or 91, since 1 % *",
     ),
     (
         "smollm2-green: 10}",
@@ -529,7 +529,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     (
         "{minilm: 100}",
         "{minilm: 0.9}",
-        "endpoints.embed.traffic.minilm: expected a whole number, not 0.9; write 90 for 90 %, or 1 for 0.9 %",
+        "endpoints.embed.traffic.minilm: expected a whole number, not 0.9; write 90 for 90 %, or 1, the finest *",
     ),
     (
         "{app: smollm2-blue, model: SmolLM2-135M-Instruct}",
