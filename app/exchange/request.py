@@ -372,6 +372,8 @@ def check_arguments(call: Call, body: Mapping[str, Any]) -> None:
             except ValueError as error:
                 if "recursion" in str(error):
                     raise _of_arguments(call, field, where, "has too many levels") from None
+                if "out of range" in str(error):
+                    raise _of_arguments(call, field, where, "has a number with too many digits") from None
 
 
 def _of_arguments(call: Call, field: str, where: str, reason: str) -> BadRequest:

@@ -52,4 +52,4 @@ class InternalKeyMiddleware:
             "param": None,
             "code": "invalid_internal_key" if self._keys else "internal_key_not_set",
         }
-        return JSONResponse({"error": error}, status_code=401)
+        return JSONResponse({"error": error}, 401, {"x-content-type-options": "nosniff"})

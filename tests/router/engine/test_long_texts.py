@@ -209,7 +209,7 @@ def test_an_engine_that_refuses_a_long_prompt_is_not_asked_to_count_it(
     assert (len(engine.requests) > 1) is is_counted
 
 
-DEEP, WIDE = "[" * 2000 + "]" * 2000, "[" + "[]," * 100_000 + "1]"
+DEEP, WIDE, LONG = "[" * 2000 + "]" * 2000, "[" + "[]," * 100_000 + "1]", "9" * 5000
 
 
 def _called(arguments: str) -> list[dict[str, Any]]:
@@ -221,7 +221,7 @@ def _called(arguments: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("arguments", [DEEP, WIDE], ids=["deep", "wide"])
+@pytest.mark.parametrize("arguments", [DEEP, WIDE, LONG], ids=["deep", "wide", "long"])
 @pytest.mark.parametrize(
     "path",
     [
@@ -242,7 +242,7 @@ def test_a_calls_arguments_are_read_in_a_moment_or_refused(rig: LongTextRig, pat
     assert rig.post(path, {"model": "chat", "messages": _called(json.dumps({"a": "b" * 3000}))}).status_code == 200
 
 
-@pytest.mark.parametrize("arguments", [DEEP, WIDE], ids=["deep", "wide"])
+@pytest.mark.parametrize("arguments", [DEEP, WIDE, LONG], ids=["deep", "wide", "long"])
 def test_so_are_those_of_responses(rig: LongTextRig, arguments: str) -> None:
     item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
     answer = rig.post("/v1/responses", {"model": "chat", "input": [item]})

@@ -37,6 +37,7 @@ async def test_the_right_key_reaches_the_engine() -> None:
 async def test_any_other_request_is_rejected(headers: dict[str, str]) -> None:
     response = await ask("secret", headers)
     assert response.status_code == 401
+    assert response.headers["x-content-type-options"] == "nosniff"
     error = response.json()["error"]
     assert error["code"] == "invalid_internal_key"
     assert "secret" not in error["message"]
