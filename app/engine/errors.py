@@ -50,9 +50,12 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
 
 
 def engine_message(body: bytes) -> str:
-    """The message of the engine's error object, "" without one."""
+    """The message of the engine's error object, or a body that is plain text; "" without either."""
     message, _, _ = _fields(body)
-    return message or ""
+    if message is not None:
+        return message
+    text = body.decode("utf-8", "replace").strip()
+    return "" if text.startswith(("{", "[", "<")) else text
 
 
 def error_in_first_chunk(first: bytes) -> SwitchyardError | None:

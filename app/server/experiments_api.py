@@ -209,7 +209,13 @@ class ExperimentsApi(RoutedApi):
                 self._assignment,
                 {"key": _TEXT, "caller": _TEXT},
             ),
-            ApiRoute("GET", "/api/requests/{id:path}", "get_request", self._request),
+            ApiRoute(
+                "GET",
+                "/api/requests/{id:path}",
+                "get_request",
+                self._request,
+                {"missing": {"enum": ["empty"], "description": "No exposures are no error, but `why` there are none"}},
+            ),
             ApiRoute(
                 "POST",
                 "/api/feedback",
@@ -367,12 +373,14 @@ class ExperimentsApi(RoutedApi):
                 if mine in (None, exposure["caller"]) or exposure["plan"]["endpoint"] in operated
             ]
         if not visible:
-            raise NotFound(
+            why = (
                 f"Nothing is recorded of a request with the id '{id}' that you may see. Either its endpoint has no "
                 "experiment, mirror or `ledger: always`, or it is still running, or its record has expired "
-                "(`ledger.retention_days`), or the id is another one: it is in the header x-request-id",
-                param="id",
+                "(`ledger.retention_days`), or the id is another one: it is in the header x-request-id"
             )
+            if request.query_params.get("missing") == "empty":
+                return Reply(dump({"request_id": id, "exposures": [], "why": why}))
+            raise NotFound(why, param="id")
         shown = [{name: value for name, value in exposure.items() if name != "caller"} for exposure in visible]
         return Reply(dump({"request_id": id, "exposures": shown}))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.errors import engine_error, field_named_in, media_refused, with_public_name
+from app.engine.errors import engine_error, engine_message, field_named_in, media_refused, with_public_name
 from app.engine.output import Usage, find_usage
 from app.errors import Broken, Rejected
 
@@ -190,3 +190,17 @@ def test_an_error_that_is_longer_than_what_is_read_of_it_has_its_first_problem()
 def test_an_error_has_the_public_name_of_the_model(message: str, expected: str) -> None:
     assert with_public_name(message, "org/m-1", "chat") == expected
     assert with_public_name(message, "", "chat") == message
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"Too many requests in the queue\n", "Too many requests in the queue"),
+        (error("busy", 429, None), "busy"),
+        (b"<html>no</html>", ""),
+        (b'{"detail": 1}', ""),
+        (b"", ""),
+    ],
+)
+def test_an_engines_words_are_its_error_objects_or_a_plain_text(body: bytes, message: str) -> None:
+    assert engine_message(body) == message

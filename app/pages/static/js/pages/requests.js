@@ -1,5 +1,6 @@
 // The requests that run and the last ones, of all routers; and one: where its time went, and what was recorded of it.
 
+import { ApiError } from "../api.js";
 import { h, morph } from "../dom.js";
 import { Filters, remember, same } from "../filters.js";
 import { count, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
@@ -405,8 +406,9 @@ function one(root, id, context) {
    * @returns {Promise<{exposures: Exposure[], problem: ApiError | null}>}
    */
   const exposed = (signal) =>
-    api.get(`/api/requests/${encodeURIComponent(id)}`, { signal }).then(
-      ({ exposures }) => ({ exposures, problem: null }),
+    // An error would be one in the browser's console, for each request that nothing records.
+    api.get(`/api/requests/${encodeURIComponent(id)}?missing=empty`, { signal }).then(
+      ({ exposures, why }) => ({ exposures, problem: why === undefined ? null : new ApiError(404, why) }),
       (problem) => {
         if (problem.status === 0) throw problem;
         return { exposures: [], problem };
