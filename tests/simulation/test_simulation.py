@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import Executor
 
+import numpy as np
 import pytest
 
 from tests.simulation import (
     alarms,
     audits,
+    callers,
     delays,
     false_positives,
     feedback,
@@ -147,6 +149,17 @@ def test_no_coin_counts_twice(executor: Executor, case: guardrails.Case) -> None
     """
     runs = {guardrails.Lowered: 60, guardrails.Broken: 200, guardrails.Longer: 100}[type(case)]
     assert guardrails.alarms(executor, case, runs) <= 0.03
+
+
+@pytest.mark.parametrize("size", callers.MOST)
+def test_several_callers_find_a_regression_nearly_as_soon_as_one(executor: Executor, size: int) -> None:
+    alone = np.median(callers.alarms(executor, callers.ALONE, 20))
+    assert np.median(callers.alarms(executor, callers.among(size), 20)) <= callers.MOST[size] * alone
+
+
+def test_a_hostile_caller_with_half_of_the_traffic_moves_nothing(executor: Executor) -> None:
+    """Without the bound, all runs act after about 60 requests."""
+    assert np.isinf(callers.alarms(executor, callers.HOSTILE, 4)).all()
 
 
 def test_harm_after_a_change_of_weights_is_found(executor: Executor) -> None:
