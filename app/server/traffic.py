@@ -181,6 +181,7 @@ class TrafficApi(RoutedApi):
             if undeclared := [deployment for deployment in former.weights if deployment not in config.deployments]:
                 raise Conflict(f"'{undeclared[0]}' of generation {target.generation} is not declared any more")
             weights = {**dict.fromkeys(endpoint.traffic, 0), **former.weights}
+            ConfigViews(config).require_deployments(context.caller, name, weights)
             reason = context.change.reason = target.reason or f"back to generation {target.generation}"
             return WantedPlan(weights, endpoint.plan.overrides, reason=reason)
 

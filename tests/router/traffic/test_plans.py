@@ -213,6 +213,11 @@ def test_nobody_puts_a_deployment_behind_an_endpoint_that_only_others_endpoints_
     assert put("operator", "nobodys").status_code == 200
     assert put("boss", "theirs").status_code == 200
     assert put("operator", "theirs").status_code == 200, "it is there already"
+    wait_until(lambda: len(planned.history()) > 2, planned.history)
+    last = planned.history()[0]["generation"]
+    planned.deploy()  # the file's endpoint has never had it
+    back = planned.call("POST", f"{TRAFFIC}/rollback", "operator", json={"generation": last}, headers=ANY)
+    assert (back.status_code, planned.get()["weights"]) == (403, SEED)
 
 
 # --- changing --------------------------------------------------------------------------------------
