@@ -190,7 +190,7 @@ def _starts(starts: Mapping[str, Any] | None, name: str, present: Sequence[Repli
     were stopped; null if the present ones (`present`) are not known."""
     if starts is None:
         return None
-    none = {"count": 0, "median_s": None, "longest_s": None, "last_at": None, "replicas": []}
+    none: dict[str, Any] = {"count": 0, "median_s": None, "longest_s": None, "last_at": None, "replicas": []}
     own = {**none, **starts["applications"].get(name, {})}
     started, ids = own.pop("replicas"), {replica.id for replica in present or ()}
     gone = sum(replica not in ids for replica in started) if present is not None else None
