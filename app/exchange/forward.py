@@ -120,8 +120,8 @@ async def forward(exchange: Exchange, observer: Observer) -> None:
             else:
                 fallback, may_replace = _replacement(targets, primary, others, error), False
             may_repeat = False
-            # What an engine was working on when it died is no more load than there was.
-            is_free = fallback == called and state.fuse.has_taken(called, attempt.sent_at)
+            # What an engine was working on when it died is no more than that, however much fails afterwards.
+            is_free = isinstance(error, Death) and state.fuse.has_taken(called, attempt.sent_at)
             if fallback is None or not (is_free or budget.take(exchange.caller.id)):
                 retried(assignment.endpoint, called, error.kind, "withheld")
                 raise

@@ -223,8 +223,10 @@ def test_what_a_dead_engine_had_goes_to_the_deployment_s_other_replicas_if_there
     assert (answer.status_code, answer.headers["azureml-model-deployment"]) == (200, serves)
 
 
-def test_however_many_requests_an_engine_had_another_replica_takes_them_all(rig: ContinuingRig) -> None:
-    """More than the retries that a budget allows."""
+@pytest.mark.parametrize("running", [1, 2])
+def test_however_many_requests_an_engine_had_others_take_them_all(rig: ContinuingRig, running: int) -> None:
+    """More than the retries that a budget allows. Those that are left are green's."""
+    with_green(rig, running)
     number = round(2 * RESERVE)
     rig.engine.fates = [Fate(0, of=1, pause_s=1)] * number
     with ThreadPoolExecutor(number) as pool:
