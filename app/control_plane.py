@@ -56,14 +56,14 @@ class Applied:
             return None
 
 
-RUNNING = "RUNNING"
-"""The state of a replica that takes requests."""
+RUNNING, STARTING = "RUNNING", "STARTING"
+"""The states of a replica that takes requests, and of one that will."""
 
 
 class Replicas(NamedTuple):
     """The replicas that the control plane runs. `applications`: their number by state, for each application; except for
-    `RUNNING`, the states' names are the control plane's own. `routers`: the replicas of the router. `asleep`:
-    applications that are to have no replica until a request comes.
+    `RUNNING` and `STARTING`, the states' names are the control plane's own. `routers`: the replicas of the router.
+    `asleep`: applications that are to have no replica until a request comes.
     """
 
     applications: Mapping[str, Mapping[str, int]]
@@ -81,6 +81,11 @@ class Replicas(NamedTuple):
     def keeps(self, application: str | None) -> bool:
         """Whether the application is to have replicas without any request."""
         return application in self.applications and application not in self.asleep
+
+    def is_vacant(self, application: str) -> bool:
+        """Whether no replica of an application that should have some works, not even on its last requests."""
+        states = self.applications.get(application, {})
+        return self.keeps(application) and not any(count for state, count in states.items() if state != STARTING)
 
 
 class ControlPlane(Protocol):

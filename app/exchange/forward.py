@@ -47,6 +47,7 @@ from app.errors import (
     SwitchyardError,
     TimedOut,
     Unavailable,
+    Unreachable,
     UpstreamError,
 )
 from app.exchange.continuation import ContinuedStream, DeliveredStream
@@ -121,7 +122,9 @@ async def forward(exchange: Exchange, observer: Observer) -> None:
                 fallback, may_replace = _replacement(targets, primary, others, error), False
             may_repeat = False
             # What an engine was working on when it died is no more than that, however much fails afterwards.
-            is_free = isinstance(error, Death) and state.fuse.has_taken(called, attempt.sent_at)
+            # And one that has reached nobody was no load at all.
+            had_it = isinstance(error, Death) and state.fuse.has_taken(called, attempt.sent_at)
+            is_free = had_it or (isinstance(error, Unreachable) and fallback != called)
             if fallback is None or not (is_free or budget.take(exchange.caller.id)):
                 retried(assignment.endpoint, called, error.kind, "withheld")
                 raise
@@ -543,8 +546,11 @@ class Attempt:
         return answer
 
     def _in_time(self) -> AbstractAsyncContextManager[object]:
-        """Limits a call to the deadline; sets no timer where `first_byte_s`, which limits it anyway, ends sooner."""
+        """Limits a call to the deadline, and to the time for which its deployment has a replica, if another one would
+        take it; sets no timer where `first_byte_s`, which limits it anyway, ends sooner."""
         deadline, timeouts = self._exchange.deadline, self._exchange.snapshot.config.timeouts
+        if (application := self._left_for_others) is not None:
+            return self._exchange.state.vacancies.departure(application, deadline)
         latest = asyncio.get_running_loop().time() + timeouts.first_byte_s
         return until(deadline) if deadline <= latest else _NO_LIMIT
 
@@ -600,9 +606,15 @@ class Attempt:
     def _context(self) -> Mapping[str, str]:
         exchange, target = self._exchange, self._target
         place = exchange.place.headers(target)
-        if self._has_others and (replicas := exchange.state.replicas()) is not None and replicas.keeps(target.app):
+        if self._left_for_others is not None:
             place = {**place, NO_WAIT_HEADER: "1"}
         return {**exchange.trace.headers(), **place} if target.takes_trace else place
+
+    @property
+    def _left_for_others(self) -> str | None:
+        """The deployment's application, if the request need not wait for a replica of it."""
+        replicas, application = self._exchange.state.replicas(), self._target.app
+        return application if self._has_others and replicas is not None and replicas.keeps(application) else None
 
     @property
     def _encode(self) -> Encode | None:

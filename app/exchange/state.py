@@ -12,18 +12,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from app.access.guard import Access
 from app.activity.request_log import RequestLog
+from app.aio import until
 from app.answer_cache import AnswerCache
 from app.config.schema import Config, Task
 from app.control_plane import Replicas
 from app.dialects.base import EngineRequest
-from app.errors import ClientError, SwitchyardError, Unavailable, Unreachable, UpstreamError
+from app.errors import ClientError, DeadlinePassed, SwitchyardError, Unavailable, Unreachable, UpstreamError
 from app.exchange.request import CacheSalts
 from app.exchange.snapshot import Calls, Snapshot
 from app.exposures.log import Ledger
+from app.internal_api import NO_WAIT_HEADER
 from app.mirror.mirrors import Mirrors
 from app.request_recordings.recorder import Recorder
 from app.routing.admission import AdmissionQueue, UnmetDemand
@@ -113,14 +115,19 @@ class DeploymentHealth:
             for other in self.breakers.not_reached(name):
                 self._report(other, False, error.kind)
 
-    async def is_healthy(self, name: str, snapshot: Snapshot) -> bool:
-        """Whether the deployment serves the smallest request that it can be sent."""
+    async def is_healthy(self, name: str, snapshot: Snapshot, *, waits: bool = True) -> bool:
+        """Whether the deployment serves the smallest request that it can be sent. `waits`: until it has a replica."""
         target, request = snapshot.targets[name], check_request(snapshot.config, name)
         patience = min(snapshot.config.timeouts.first_byte_s, MAX_CHECK_S)
         timeouts = snapshot.config.timeouts.model_copy(update={"first_byte_s": patience})
         try:
             await self._upstream.unary(
-                target, request.path, request.body, request_id=f"check-{uuid.uuid4().hex}", timeouts=timeouts
+                target,
+                request.path,
+                request.body,
+                request_id=f"check-{uuid.uuid4().hex}",
+                timeouts=timeouts,
+                context={} if waits else {NO_WAIT_HEADER: "1"},
             )
         except ClientError:
             return True  # the deployment answers
@@ -157,7 +164,8 @@ class DeploymentHealth:
         breaker = self.breakers.of(name)
         was_open, healthy = breaker.is_open, False
         try:
-            healthy = await self.is_healthy(name, snapshot)
+            # The trial of an open one waits for a replica, and so ends as soon as there is one.
+            healthy = await self.is_healthy(name, snapshot, waits=was_open)
         finally:
             breaker.checked(healthy, self.breakers.clock())
             self._report(name, was_open, "check")
@@ -171,6 +179,56 @@ class DeploymentHealth:
             _log.warning("Circuit breaker opened", extra=event("breaker_opened", deployment=name, cause=cause))
         else:
             _log.warning("Circuit breaker closed", extra=event("breaker_closed", deployment=name, cause=cause))
+
+
+class Vacancies:
+    """The requests that wait for the first byte of a deployment, and that another one would take.
+
+    Where a replica dies at the wrong moment, the ingress has them wait at Serve's own proxy until there is another, and
+    nobody tells the router.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[str, set[Departure]] = defaultdict(set)
+
+    def departure(self, application: str, deadline: float) -> "Departure":
+        """Ends the block when no replica of the application is left: raises Unreachable."""
+        return Departure(self._waiting[application], deadline)
+
+    def seen(self, replicas: Replicas) -> None:
+        """Sends away the requests of applications that have no replica."""
+        for application, waiting in self._waiting.items():
+            if waiting and replicas.is_vacant(application):
+                for departure in list(waiting):
+                    departure.leave()
+
+
+class Departure(until):
+    """One such request's wait; see `Vacancies`. Raises DeadlinePassed, too."""
+
+    __slots__ = ("_leaves", "_others")
+
+    def __init__(self, others: "set[Departure]", deadline: float) -> None:
+        super().__init__(deadline)
+        self._others, self._leaves = others, False
+
+    async def __aenter__(self) -> Self:
+        self._others.add(self)
+        return await super().__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._others.discard(self)
+        try:
+            await super().__aexit__(*raised)
+        except DeadlinePassed as passed:
+            if self._leaves:
+                raise Unreachable("No replica of the deployment is left") from passed
+            raise
+
+    def leave(self) -> None:
+        """No replica is left."""
+        self._leaves = True
+        self.pass_now()
 
 
 def check_request(config: Config, name: str) -> EngineRequest:
@@ -212,6 +270,7 @@ class RouterState:
     no_engine_s: float = 5.0
     """Seconds without a byte after which a client that leaves has waited in vain, where no engine is there. One that
     leaves sooner has left."""
+    vacancies: Vacancies = field(default_factory=Vacancies)
     replicas: Callable[[], Replicas | None] = lambda: None
     """The replicas by the control plane's last answer; None before the first."""
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))

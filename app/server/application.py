@@ -393,7 +393,7 @@ class Router:
             self._overview.running(),
             self._activity.running(),
             self._demand.running(),
-            self._running.watched(),
+            self._running.watched(self.state.vacancies.seen),
             self._tracing.running(),
             monitor_event_loop(self.state.telemetry),
         ):

@@ -67,12 +67,13 @@ class RunningReplicas:
         return await self.now() or self.last
 
     @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        """Asks again and again while the block runs."""
+    async def watched(self, seen: Callable[[Replicas], None]) -> AsyncIterator[None]:
+        """Asks again and again while the block runs, and passes on the answers."""
 
         async def repeat() -> None:
             while self._control is not None:
-                await self.now()
+                if (replicas := await self.now()) is not None:
+                    seen(replicas)
                 await asyncio.sleep(RUNNING_EVERY_S)
 
         async with run_in_background(repeat()):

@@ -1,5 +1,6 @@
 """Streams outlive their engines: what clients of every dialect see, and what the router's books say."""
 
+import asyncio
 import json
 import re
 import time
@@ -249,6 +250,23 @@ def test_only_where_replicas_are_missing_does_a_request_go_elsewhere_at_once(
     calls = [one.get(NO_WAIT_HEADER) for one in (rig.engine.headers[0], rig.green.headers[0])]
     assert calls == headers
     wait_until(lambda: rig.breaker_is(1), lambda: "no connection was made")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_request_that_waits_where_no_replica_is_left_goes_elsewhere(rig: ContinuingRig, streamed: bool) -> None:
+    """The ingress has it wait at Serve's own proxy, if a replica dies while it calls it."""
+    with_green(rig, 1)
+    left, state = Replicas({"blue": {"STARTING": 1}, "green": {RUNNING: 1}}, {}), rig.router.state
+    before = state.replicas()
+
+    def replicas() -> Replicas | None:
+        asyncio.get_running_loop().call_later(0.3, state.vacancies.seen, left)
+        return before
+
+    state.replicas = replicas
+    rig.engine.answer = lambda body: stream([20.0, chunk("late")])
+    answer = rig.ask("azure", stream=streamed)
+    assert (answer.status_code, answer.headers["azureml-model-deployment"]) == (200, "green")
 
 
 def at_once(rig: ContinuingRig, *bodies: dict[str, Any]) -> list[str]:

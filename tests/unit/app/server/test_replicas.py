@@ -62,6 +62,8 @@ def test_what_is_asked_about_an_application_s_replicas() -> None:
     assert [replicas.running(name) for name in asked] == [2, 0, 0, 0, 0]
     assert [replicas.lacks(name) for name in asked] == [False, True, True, True, False]
     assert [replicas.keeps(name) for name in asked] == [True, True, False, False, False]
+    assert [replicas.is_vacant(name) for name in asked[:-1]] == [False, True, False, False]
+    assert not Replicas({"blue": {"STARTING": 1, "STOPPING": 1}}, {}).is_vacant("blue"), "it may work on its last ones"
 
 
 async def test_the_age_of_the_last_answer_is_known_while_there_is_no_other() -> None:
