@@ -27,7 +27,8 @@ listen on the loopback interface, unless `METRICS_HOST_VARIABLE` says otherwise.
 
 A request whose router died is sent once more, to another one (`SETTINGS`). In case it was the request that killed the
 router, a compressed one is not: what HAProxy keeps for another attempt then has at most `tune.bufsize` bytes, also
-after decoding. A request whose engine died is not: the router decides, which knows what killed engines before.
+after decoding. So is a request whose engine's connection ended without an answer, as all connections to a node that has
+vanished do at once. An engine that dies of a request has nearly always begun its answer by then.
 
 Without a replica, a request waits at Serve's own proxy until there is one, which also wakes an application that is
 scaled to zero. A request with `x-switchyard-no-wait` gets a 503 instead: another deployment takes it.
@@ -65,8 +66,8 @@ SETTINGS: Mapping[str, str] = {
     # The time in which the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would
     # cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
-    # A killed replica still accepts connections for a moment. A router's request without a response is sent once more,
-    # to another one (`_NO_WAIT` for the engines').
+    # A killed replica still accepts connections for a moment. A request without a response is sent once more, to
+    # another replica.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "1",
     # For a request's headers. Above Ray's 16 KiB HAProxy closes the connection; the router allows 32 KiB
@@ -199,12 +200,11 @@ named replica takes no connection, the retry goes to another one (`option redisp
 """
 
 _NO_WAIT = (
-    f"http-request disable-l7-retry if {_MODELS}",
     f"http-request lua.absent if {{ req.hdr({NO_WAIT_HEADER}) -m found }} {_MODELS}",
     "http-request return status 503 ANSWER if { var(txn.absent) -m found }",
     f"http-request del-header {NO_WAIT_HEADER}",
 )
-"""Rules in every application's backend, for requests that find no replica, or lose it."""
+"""Rules in every application's backend, for requests that find no replica."""
 
 _CALL = (
     'http-request set-var-fmt(txn.call) "%[method]:%[path]"',

@@ -267,15 +267,16 @@ class Exchange:
 
     # Its end
 
-    async def lost(self, deployment: str, engine: str, *, had_tokens: bool) -> None:
+    async def lost(self, deployment: str, engine: str, *, had_tokens: bool, is_certain: bool = True) -> None:
         """Notes that an engine of the deployment may have died of the request; "": one that has not told its name.
 
-        `had_tokens`: the request had new tokens of it."""
+        `had_tokens`: the request had new tokens of it. `is_certain`: the fuse may suspect the request."""
         if engine:
             self._engines_lost.add(engine)
         else:
             self._unnamed_lost += 1
-        self.state.fuse.died(deployment, engine, await self.fingerprint(), had_tokens=had_tokens)
+        if is_certain:
+            self.state.fuse.died(deployment, engine, await self.fingerprint(), had_tokens=had_tokens)
 
     @property
     def deaths(self) -> int:

@@ -294,7 +294,9 @@ class Attempt:
     async def _died(self, error: UpstreamError, *, had_tokens: bool) -> None:
         """Notes the engine's death, unless the error tells of none, or has been reported."""
         if error is not self._blamed and isinstance(error, Death):
-            await self._exchange.lost(self._target.name, error.engine, had_tokens=had_tokens)
+            # Where no engine has told its name, another server may have ended the connection, or a bad answer.
+            name, engine = self._target.name, error.engine
+            await self._exchange.lost(name, engine, had_tokens=had_tokens, is_certain=bool(engine))
 
     def _failed(self, error: UpstreamError) -> None:
         """Reports a failure of the deployment, once, unless anybody may ask, and would decide who gets traffic."""

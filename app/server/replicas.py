@@ -72,9 +72,9 @@ class RunningReplicas:
 
         async def repeat() -> None:
             while self._control is not None:
+                await asyncio.sleep(RUNNING_EVERY_S)
                 if (replicas := await self.now()) is not None:
                     seen(replicas)
-                await asyncio.sleep(RUNNING_EVERY_S)
 
         async with run_in_background(repeat()):
             yield

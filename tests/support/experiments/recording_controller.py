@@ -28,6 +28,9 @@ from app.exposures.wire import (
 from tests.support.waiting import wait_until
 
 
+_OBSERVED = Flag.FORCED | Flag.CARRIED | Flag.INVALID_OUTPUT | Flag.EMPTY | Flag.CLIENT_GONE
+
+
 @dataclass(frozen=True)
 class Seen:
     """A start, row or late request with its names in place of indexes; `item` has the rest."""
@@ -54,7 +57,8 @@ class Seen:
 
     @property
     def flags(self) -> Flag:
-        return Flag(self.item.flags)
+        """Without what the request's own parameters say about it."""
+        return Flag(self.item.flags) & _OBSERVED
 
     @property
     def kind(self) -> LateKind:

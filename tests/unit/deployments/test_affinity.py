@@ -3,6 +3,8 @@
 import asyncio
 import http.client
 import math
+import socket
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -144,12 +146,35 @@ def test_a_key_that_a_client_sends_does_not_choose_the_routers_replica(
         assert len({replica(routers, f"{KEYS[0]} {AMPLE}") for _ in range(8)}) > 1
 
 
-def test_where_a_keys_replica_refuses_connections_another_one_answers(
-    four: Ingress, replicas: Sequence[Replica], tmp_path: Path
+@contextmanager
+def broken() -> Iterator[int]:
+    """Accepts connections and closes them without an answer, like a replica whose process is being killed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65536)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize("how", ["refuses connections", "closes them without an answer"])
+def test_where_a_keys_replica_fails_another_one_answers(
+    four: Ingress, replicas: Sequence[Replica], tmp_path: Path, how: str
 ) -> None:
     before = homes(four)
     with ExitStack() as stack:
-        failing = [replica._replace(port=free_port()) if replica.name == "a" else replica for replica in replicas[:4]]
+        port = free_port() if how == "refuses connections" else stack.enter_context(broken())
+        failing = [replica._replace(port=port) if replica.name == "a" else replica for replica in replicas[:4]]
         after = homes(stack.enter_context(ingress(tmp_path / "failing", failing)))
     assert "a" not in after.values()
     assert {key: name for key, name in after.items() if before[key] != "a"} == {
