@@ -27,7 +27,6 @@ from app.exposures.wire import (
 )
 from tests.support.waiting import wait_until
 
-
 _OBSERVED = Flag.FORCED | Flag.CARRIED | Flag.INVALID_OUTPUT | Flag.EMPTY | Flag.CLIENT_GONE
 
 
