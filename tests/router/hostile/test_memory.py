@@ -24,8 +24,9 @@ from tests.support.processes.servers import serve
 UNTIL_FULL, ROUNDS = 6, 12
 """Rounds until the lists of the last requests are full, and those that are compared."""
 REQUESTS = 150
-LARGEST_LEAK = 150
-"""Bytes per request: half of what a request leaves that leaves its headers. pytest itself keeps some log records."""
+LARGEST_LEAK = 200
+"""Bytes per request. One that leaves its headers leaves 300 more than those that the lists of failures still gain: they
+are not full for a long time."""
 
 
 def one_round(hostile: HostileRig, number: int) -> None:
@@ -43,7 +44,7 @@ def one_round(hostile: HostileRig, number: int) -> None:
         hostile.engine.pieces = None
 
 
-def test_memory_does_not_grow(hostile: HostileRig) -> None:
+def test_memory_does_not_grow(hostile: HostileRig, caplog: pytest.LogCaptureFixture) -> None:
     one_round(hostile, 0)  # created once: connections, compiled patterns, metrics' labels
     one_round(hostile, 1)
     sizes = []
@@ -51,6 +52,7 @@ def test_memory_does_not_grow(hostile: HostileRig) -> None:
     try:
         for number in range(UNTIL_FULL + ROUNDS):
             one_round(hostile, 2 + number)
+            caplog.clear()  # pytest keeps what is logged
             gc.collect()
             sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
@@ -58,7 +60,7 @@ def test_memory_does_not_grow(hostile: HostileRig) -> None:
     # Means: requests are moved from one list to the next all at once.
     earlier, later = sizes[UNTIL_FULL : -ROUNDS // 2], sizes[-ROUNDS // 2 :]
     grown = (mean(later) - mean(earlier)) / (ROUNDS / 2)
-    assert grown < LARGEST_LEAK * REQUESTS, sizes
+    assert grown < LARGEST_LEAK * REQUESTS, (grown, sizes)
 
 
 def test_no_metric_label_comes_from_a_client(hostile: HostileRig) -> None:
