@@ -46,7 +46,13 @@ def ids(url: str, key: str = "", **query: Any) -> list[str]:
 
 
 def wait_for(url: str, *wanted: str, key: str = "") -> None:
-    wait_until(lambda: sorted(ids(url, key)) == sorted(wanted), lambda: ids(url, key))
+    """Until these requests have ended and are listed. A client may have its answer before that."""
+
+    def ended() -> bool:
+        shown = listed(url, key)["requests"]
+        return sorted(one["id"] for one in shown) == sorted(wanted) and not any(one["running"] for one in shown)
+
+    wait_until(ended, lambda: ids(url, key))
 
 
 def test_a_lone_router_lists_its_requests_with_the_times_of_each_step(rig: Rig) -> None:
