@@ -55,7 +55,7 @@ async def test_the_console_lists_the_real_requests_of_all_routers(application: A
         await rows.get_by_role("link", name=headers["x-request-id"]).click()
         timeline = page.get_by_role("article").first
         await expect(timeline.get_by_role("listitem")).to_have_count(4)
-        await expect(timeline).to_contain_text("Deployment, until the first byte")
+        await expect(timeline).to_contain_text("): until the first byte")
         await expect(timeline).to_contain_text(" in the answer of at most ")
         await page.goto("/ui#/traffic")
         await page.get_by_label("Charts of the last").select_option("15 minutes")
