@@ -111,14 +111,11 @@ class ConfigViews:
             known = ", ".join(sorted(view.endpoints)) or "no endpoint"
             raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {known}", param="model")
 
-    def require_deployments(self, caller: Caller, endpoint: str, wanted: Iterable[str]) -> None:
-        """Raises Forbidden if `caller` would put a deployment behind the endpoint that only others' endpoints have."""
-        if caller.endpoints is None:
-            return
-        own, present = self.of(caller), self.config.endpoints[endpoint]
+    def require_deployments(self, caller: Caller, wanted: Iterable[str]) -> None:
+        """Raises Forbidden if `caller` would use a deployment that only others' endpoints have."""
+        own, sections = self.of(caller).deployments, self.config.endpoints.values()
         for name in wanted:
-            users = [other for other, section in self.config.endpoints.items() if name in behind(section)]
-            if users and name not in own.deployments and name not in behind(present):
+            if name not in own and any(name in behind(section) for section in sections):
                 raise Forbidden(f"'{caller.name}' may use '{name}' behind none of its endpoints", param="weights")
 
     def endpoint(self, caller: Caller, name: str) -> Endpoint:

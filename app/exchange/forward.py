@@ -170,8 +170,8 @@ class Attempt:
         "_blamed",
         "_exchange",
         "_has_looked_up",
-        "_has_others",
         "_is_calling",
+        "_left_for_others",
         "_observer",
         "_target",
         "sent_at",
@@ -180,7 +180,9 @@ class Attempt:
     def __init__(self, exchange: Exchange, observer: Observer, target: Target, *, has_others: bool) -> None:
         """`has_others`: another deployment takes the request if this one has no replica."""
         self._exchange, self._observer, self._target = exchange, observer, target
-        self._has_others = has_others
+        replicas = exchange.state.replicas() if has_others else None
+        self._left_for_others = target.app if replicas is not None and replicas.keeps(target.app) else None
+        """The deployment's application, if the request need not wait for a replica of it."""
         self._has_looked_up = self._is_calling = False
         self._blamed: UpstreamError | None = None
         self.sent_at = asyncio.get_running_loop().time()
@@ -611,12 +613,6 @@ class Attempt:
         if self._left_for_others is not None:
             place = {**place, NO_WAIT_HEADER: "1"}
         return {**exchange.trace.headers(), **place} if target.takes_trace else place
-
-    @property
-    def _left_for_others(self) -> str | None:
-        """The deployment's application, if the request need not wait for a replica of it."""
-        replicas, application = self._exchange.state.replicas(), self._target.app
-        return application if self._has_others and replicas is not None and replicas.keeps(application) else None
 
     @property
     def _encode(self) -> Encode | None:

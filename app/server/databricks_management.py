@@ -129,7 +129,7 @@ class Management:
         check_query(request, ())
         body = await read_json(request, context, config)
         requested = requested_traffic(name, body, config)
-        self._services.views().require_deployments(context.caller, name, requested)
+        self._services.views().require_deployments(context.caller, requested)
         seen = config.endpoints[name].traffic
         author = authorship(context.caller.name, await last_generation(self._services.controller, name))
         await change_traffic(self._services.control, name, seen=seen, wanted=requested, author=author)

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from app.access.caller import names
+from app.access.caller import behind, names
 from app.config.schema import Config
 from app.errors import BadRequest, Unavailable
 from app.exchange.request import headers_of
@@ -75,7 +75,7 @@ class VisibleTargets:
         self._endpoints: defaultdict[str, list[str]] = defaultdict(list)
         """The endpoints by deployment."""
         for name, endpoint in config.endpoints.items():
-            for listed in {*endpoint.traffic, *(endpoint.fallback or ())}:
+            for listed in behind(endpoint):
                 self._endpoints[listed].append(name)
 
     def replica(self, replica: Replica) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request as HTTPRequest
 
-from app.access.caller import Caller
+from app.access.caller import Caller, behind
 from app.activity.report import ReplicaStart
 from app.config.reference import packages
 from app.config.schema import Config
@@ -180,7 +180,7 @@ def _endpoints(seen: Config) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, endpoint in seen.endpoints.items():
         shadow = [endpoint.mirror.deployment] if endpoint.mirror is not None else []
-        for deployment in {*endpoint.traffic, *(endpoint.fallback or ()), *shadow}:
+        for deployment in {*behind(endpoint), *shadow}:
             found.setdefault(deployment, []).append(name)
     return found
 

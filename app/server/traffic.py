@@ -140,7 +140,7 @@ class TrafficApi(RoutedApi):
             check_match(if_match, self._view(name, config.endpoints[name], context))
             unit, id_of = self._services.ledger.unit, self._services.access.id_of
             wanted = wanted_plan(content, name, config, unit, id_of, time.time())
-            ConfigViews(config).require_deployments(context.caller, name, wanted.weights)
+            ConfigViews(config).require_deployments(context.caller, wanted.weights)
             if wanted.ttl_s is not None and last is None:
                 raise Unavailable(_NO_CONTROLLER)
             context.change.reason = wanted.reason
@@ -181,7 +181,7 @@ class TrafficApi(RoutedApi):
             if undeclared := [deployment for deployment in former.weights if deployment not in config.deployments]:
                 raise Conflict(f"'{undeclared[0]}' of generation {target.generation} is not declared any more")
             weights = {**dict.fromkeys(endpoint.traffic, 0), **former.weights}
-            ConfigViews(config).require_deployments(context.caller, name, weights)
+            ConfigViews(config).require_deployments(context.caller, weights)
             reason = context.change.reason = target.reason or f"back to generation {target.generation}"
             return WantedPlan(weights, endpoint.plan.overrides, reason=reason)
 

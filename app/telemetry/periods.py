@@ -41,6 +41,11 @@ class Longest:
     first_token: float = 0.0
     inter_token: float = 0.0
 
+    def add(self, first_token: float, inter_token: float) -> None:
+        """Adds the times of a stream, or the longest of several."""
+        self.first_token = max(self.first_token, first_token)
+        self.inter_token = max(self.inter_token, inter_token)
+
 
 @dataclass(slots=True)
 class Period:
@@ -57,8 +62,7 @@ class Period:
         self.last.append(times)
         if (longest := self.longest.get(times.arm)) is None:
             longest = self.longest[times.arm] = Longest()
-        longest.first_token = max(longest.first_token, times.first_token)
-        longest.inter_token = max(longest.inter_token, times.inter_token or 0.0)
+        longest.add(times.first_token, times.inter_token or 0.0)
 
     def drew(self, endpoint: str, plan: str, weights: Mapping[str, int], requests: int = 1) -> None:
         """Adds requests that have ended and for which a plan with these weights had decided."""
@@ -79,9 +83,7 @@ class Period:
             whole.streams += period.streams
             whole.last.extend(period.last)
             for arm, longest in period.longest.items():
-                known = whole.longest.setdefault(arm, Longest())
-                known.first_token = max(known.first_token, longest.first_token)
-                known.inter_token = max(known.inter_token, longest.inter_token)
+                whole.longest.setdefault(arm, Longest()).add(longest.first_token, longest.inter_token)
             for (endpoint, plan), drawn in period.drawn.items():
                 whole.drew(endpoint, plan, drawn.weights, drawn.requests)
         return whole
