@@ -76,6 +76,11 @@ REPLICA_HEADER = "x-switchyard-replica"
 """The response header with the random id of the replica's process, which ends with its engine: by it the router knows
 whether two streams have lost the same engine."""
 
+HEAD_FIRST_HEADER = "x-switchyard-head-first"
+"""On a router's request for a whole answer: the replica sends the head at once, with this header, and what it would
+have sent begins the body, as a line: `400 application/json`. The router knows then which engine works on the request,
+and the ingress sends it to no other."""
+
 INTERNAL_KEY_HEADER = "x-switchyard-key"
 """The header in which the router sends an internal key; a model application and the controller reject requests without
 theirs (`app.internal_keys`)."""

@@ -31,10 +31,16 @@ from app.errors import (
     Unreachable,
     UpstreamError,
 )
-from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER, REPLICA_HEADER
+from app.internal_api import (
+    HEAD_FIRST_HEADER,
+    INTERNAL_KEY_HEADER,
+    NO_ROUTE_HEADER,
+    NO_SERVER_HEADER,
+    REPLICA_HEADER,
+)
 from app.long_json import written
 from app.upstream.http.client import HttpClient, Response
-from app.upstream.http.connection import PIECE, ConnectTimedOut, Disconnected, HttpError, NotConnected, Take
+from app.upstream.http.connection import PIECE, ConnectTimedOut, Disconnected, HttpError, Malformed, NotConnected, Take
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -46,19 +52,23 @@ _BACKPRESSURE = b"Request dropped due to backpressure"
 
 
 class translated:
-    """Raises the HTTP client's errors, TimeoutError and ValueError of its block as UpstreamError."""
+    """Raises the HTTP client's errors, TimeoutError and ValueError of its block as UpstreamError.
 
-    __slots__ = ("_target",)
+    `engine`: which has the request; the block may set it."""
+
+    __slots__ = ("_target", "engine")
 
     def __init__(self, target: Target) -> None:
-        self._target = target
+        self._target, self.engine = target, ""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, HttpError | TimeoutError | ValueError):
-            raise failure(error, self._target) from error
+            raised = failure(error, self._target)
+            raised.engine = self.engine
+            raise raised from error
 
 
 def failure(error: HttpError | TimeoutError | ValueError, target: Target) -> UpstreamError:
@@ -342,11 +352,18 @@ class Upstream:
         on_head: OnHead | None = None,
         encode: Encode | None = None,
     ) -> bytes:
-        """The whole response, by `checked_answer`. `on_head` gets the headers of a response with status 200."""
-        with translated(target):
+        """The whole response, by `checked_answer`. `on_head` gets the headers of a response with status 200.
+
+        An error that may be the engine's death has the engine's name, if that has told it."""
+        if target.app is not None:
+            context = {**context, HEAD_FIRST_HEADER: "1"}
+        with translated(target) as call:
             async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context, encode)
                 try:
+                    if HEAD_FIRST_HEADER in response.headers:
+                        call.engine = response.headers.get(REPLICA_HEADER, "")
+                        await _read_head(response)
                     if response.status == 404 and path in QUESTIONS:  # a route that engines may have
                         raise Rejected(f"Deployment '{target.name}' does not tell this", status=404)
                     if response.status != 200:
@@ -482,6 +499,20 @@ def encoded(body: Mapping[str, Any], target: Target) -> bytes:
 def encoded_in_pieces(body: Mapping[str, Any], target: Target) -> bytes:
     """The same, for a thread: other threads run meanwhile."""
     return written({**body, "model": target.model})
+
+
+async def _read_head(response: Response) -> None:
+    """Takes status and media type from the body's first line: see `HEAD_FIRST_HEADER`. Raises HttpError without one."""
+    body = b""
+    while b"\n" not in body:
+        if not (part := await response.read()):
+            raise Malformed("The response ended before its head")
+        body += part
+    line, _, rest = body.partition(b"\n")
+    status, _, content_type = line.decode("latin-1").partition(" ")
+    response.status, response.headers = int(status), {**response.headers, "content-type": content_type}
+    if rest:
+        response.unread(rest)
 
 
 async def _whole(response: Response) -> bytes:

@@ -5,7 +5,7 @@ behind the internal key.
 
 - Reports a replica's age to the router: a new one answers more slowly, since its caches are empty; and its id, by which
   the router knows a death that several streams tell of.
-- A stream outlives its engine. A replica that is stopped hands over its streams.
+- A stream outlives its engine. A replica that is stopped hands over its streams. Whole answers tell their engine, too.
 - A client that disconnects ends its generation, streaming or not.
 - Ray's vLLM engine, with the model in the process of vLLM's scheduler where possible.
 - A replica's report of its load, for the autoscaling policy (`deployments.autoscaling`): vLLM's own metrics.
@@ -34,6 +34,7 @@ from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
 from deployments.engine.completions.route import add_completions
 from deployments.engine.continuation import OpenStreams, continue_streams, obstacle
+from deployments.engine.head_first import HeadFirstMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.logits.vllm_adapter import BatchProcessor
 from deployments.engine.model_info import add_model_card, engine_card
@@ -334,6 +335,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         add_completions(app)
         continue_streams(app, self._streams, continues=self._continues)
         app.add_middleware(DisconnectMiddleware)
+        app.add_middleware(HeadFirstMiddleware)
         app.add_middleware(ReplicaMiddleware)
         app.add_middleware(InternalKeyMiddleware, keys=accepted(os.environ, Purpose.ENGINE))
         return app

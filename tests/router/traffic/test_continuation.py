@@ -204,6 +204,35 @@ def test_a_whole_answer_that_kills_engines_before_its_first_byte_kills_two_and_i
     assert next(names) == "third", "no third engine has seen it"
 
 
+WHOLE: Mapping[str, tuple[str, dict[str, Any]]] = {
+    **{name: (path.replace("_stream", ""), body) for name, (path, body) in STREAMS.items()},
+    "embeddings": ("/v1/embeddings", {"input": ["hi"]}),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_request_for_a_whole_answer_kills_two_engines_of_many_and_is_refused(rig: ContinuingRig, name: str) -> None:
+    """However it kills them: the connection ends, and no engine has said anything."""
+    if name == "embeddings":
+        rig.config["deployments"]["blue"]["tasks"] = [name]
+        rig.change(endpoints={"chat": {"tasks": [name], "traffic": {"blue": 100}}}, defaults={name: "chat"})
+    rig.engine.answer = every_route(rig.engine)
+    answer = Replicas({"blue": {RUNNING: 9}}, {})
+    rig.router.state.replicas = lambda: answer
+    path, body = WHOLE[name]
+
+    def ask(**fields: Any) -> httpx.Response:
+        whole = {"model": "chat", **{name: value for name, value in body.items() if name != "stream_options"}}
+        return rig.client.post(path, json={**whole, **fields})
+
+    undisturbed = ask()
+    assert undisturbed.status_code == 200, undisturbed.text
+    rig.engine.fates = [Fate()] * 9
+    assert ask().status_code in (500, 502)
+    assert ask().status_code in (400, 422)
+    assert len(rig.engine.fates) == 7, "no third engine has seen it"
+
+
 def with_green(rig: ContinuingRig, running: int, asleep: Collection[str] = ()) -> None:
     """Green takes what blue fails on; the control plane runs so many replicas of blue."""
     endpoint = {"tasks": ["chat"], "traffic": {"blue": 100}, "fallback": ["green"]}
@@ -224,14 +253,21 @@ def test_what_a_dead_engine_had_goes_to_the_deployment_s_other_replicas_if_there
     assert (answer.status_code, answer.headers["azureml-model-deployment"]) == (200, serves)
 
 
+@pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("running", [1, 2])
-def test_however_many_requests_an_engine_had_others_take_them_all(rig: ContinuingRig, running: int) -> None:
+def test_however_many_requests_an_engine_had_others_take_them_all(
+    rig: ContinuingRig, running: int, streamed: bool
+) -> None:
     """More than the retries that a budget allows. Those that are left are green's."""
     with_green(rig, running)
     number = round(2 * RESERVE)
     rig.engine.fates = [Fate(0, of=1, pause_s=1)] * number
+
+    def ask(one: int) -> int:
+        return rig.ask("azure", messages=[{"role": "user", "content": f"{one}"}], stream=streamed).status_code
+
     with ThreadPoolExecutor(number) as pool:
-        answers = list(pool.map(lambda one: rig.ask(user=f"{one}").status_code, range(number)))
+        answers = list(pool.map(ask, range(number)))
     assert answers == [200] * number
 
 

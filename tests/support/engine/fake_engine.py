@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.engine.expected import choices_of, count_of
 from app.engine.model import Model
-from app.internal_api import CONTINUATION_HEADER, CONTINUES, MODEL_PATH
+from app.internal_api import CONTINUATION_HEADER, CONTINUES, HEAD_FIRST_HEADER, MODEL_PATH, REPLICA_HEADER
 from app.sse import DONE
+from deployments.engine.head_first import HeadFirstMiddleware
 from tests.support.clients.samples import MODEL, PROCESSORS, tokenizer
 from tests.support.engine import engine_answers as completions
 from tests.support.engine.marked import Fate, MarkedResponse, grouped, rest
@@ -158,8 +161,9 @@ class FakeEngine:
 
     With a `card` it is a model application of this project, which serves that card. With a `tokenizer` it shows those
     settings. If it `continues`, it is all replicas of such an application: it marks streams, with `pause_s` seconds
-    after each group, and continues them; `fates` befall its streams in turn. `known` are the tokens with which a stream
-    was to be continued, None for a new one.
+    after each group, and continues them; `fates` befall its streams in turn, and its whole answers but for tokens: then
+    an engine dies, each time another one. `known` are the tokens with which a stream was to be continued, None for a
+    new one.
     """
 
     answer: Answer = chat
@@ -195,7 +199,8 @@ class FakeEngine:
                 Route("/v1/{path:path}", self._call, methods=["POST"]),
                 Route(MODEL_PATH, self._model),
                 Route("/switchyard/completions", self._call, methods=["POST"]),
-            ]
+            ],
+            middleware=[Middleware(_Names), Middleware(HeadFirstMiddleware)] if self.continues else [],
         )
 
     async def _health(self, request: Request) -> Response:
@@ -227,6 +232,9 @@ class FakeEngine:
         self.paths.append(request.scope["path"].removeprefix(request.scope["root_path"]))
         self.headers.append(dict(request.headers))
         response = self.answer(body)
+        if HEAD_FIRST_HEADER in request.headers and self.fates and "tokenize" not in request.url.path:
+            await asyncio.sleep(self.fates.pop(0).pause_s)
+            return _Dead()
         if self.continues and asked and isinstance(response, StreamingResponse):
             return await self._marked(response, known)
         return response
@@ -247,6 +255,30 @@ class FakeEngine:
             return refuse(400, "these are not the tokens")({})
         name = f"engine-{len(self.paths) if fate is None or fate.of is None else -fate.of}"
         return MarkedResponse(groups if known is None else rest(groups, len(known)), fate, self.pause_s, name)
+
+
+class _Names:
+    """Gives each answer whose head comes first an engine's name of its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app, self._count = app, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def named(message: Message) -> None:
+            if (HEAD_FIRST_HEADER.encode(), b"1") in message.get("headers", ()):
+                self._count += 1
+                name = (REPLICA_HEADER.encode(), b"whole-%d" % self._count)
+                message = {**message, "headers": [*message["headers"], name]}
+            await send(message)
+
+        await self._app(scope, receive, named)
+
+
+class _Dead(Response):
+    """The answer of an engine that dies of the request: the server closes the connection."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pass
 
 
 class RawServer:

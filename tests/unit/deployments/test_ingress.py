@@ -351,10 +351,11 @@ def test_a_cluster_may_open_the_metrics_alone(replica: Replica, tmp_path: Path) 
 
 
 class Dying:
-    """A server that reads whole requests and closes each connection without an answer."""
+    """A server that reads whole requests and closes each connection after a `head`, or without an answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: bytes = b"") -> None:
         self.requests: list[bytes] = []
+        self._head = head
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -366,13 +367,15 @@ class Dying:
                 length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
                 await reader.readexactly(int(length or 0))
                 self.requests.append(head)
+                writer.write(self._head)
+                await writer.drain()
         writer.close()
 
 
 @contextmanager
-def dying(number: int) -> Iterator[tuple[Dying, Sequence[Replica]]]:
-    """Replicas that die of every request."""
-    server, loop = Dying(), asyncio.new_event_loop()
+def dying(number: int, head: bytes = b"") -> Iterator[tuple[Dying, Sequence[Replica]]]:
+    """Replicas that die of every request, after a `head` if there is one."""
+    server, loop = Dying(head), asyncio.new_event_loop()
     listening = [loop.run_until_complete(asyncio.start_server(server.serve, "127.0.0.1", 0)) for _ in range(number)]
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -401,6 +404,17 @@ def test_what_is_sent_to_a_second_router_has_at_most_64_kib_even_decoded(
             client.sendall(head % (header, size) + b"x" * size)
             assert client.recv(4096).startswith(b"HTTP/1.1 502 ")
         assert len(server.requests) == sent
+
+
+def test_a_request_whose_head_a_replica_has_sent_is_sent_to_no_other(tmp_path: Path) -> None:
+    """So a request that kills its replica kills no second one before the router knows (`HEAD_FIRST_HEADER`)."""
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    with dying(3, head) as (server, replicas), ingress(tmp_path / "dying", replicas, "model") as running:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=30) as client:
+            client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+            assert client.recv(4096) == b"", "the end of the connection, not of the answer"
+        assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("application", ["model", ROUTER])
