@@ -2,9 +2,9 @@
 
 from ray import serve
 
-from deployments.engine.application import EngineArgs, build_engine, engine_config
+from deployments.engine.application import EngineArgs, build_engine
 
 
 def build(args: EngineArgs) -> serve.Application:
     """The application; Serve validates `args` against its annotation."""
-    return build_engine(engine_config(args, runner="pooling"))
+    return build_engine(args, {"runner": "pooling"})

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 from ray import serve
 
-from deployments.engine.application import EngineArgs, build_engine, engine_config
+from deployments.engine.application import EngineArgs, build_engine
 from deployments.engine.logits.registry import logits_processors
 
 
@@ -27,7 +27,7 @@ class GenerationArgs(EngineArgs):
 def build(args: GenerationArgs) -> serve.Application:
     """The application; Serve validates `args` against its annotation."""
     after_s = args.hand_over_after_s if args.drain == "hand_over" else None
-    return build_engine(engine_config(args, **engine_kwargs(args)), hand_over_after_s=after_s)
+    return build_engine(args, engine_kwargs(args), hand_over_after_s=after_s)
 
 
 def engine_kwargs(args: EngineArgs) -> dict[str, Any]:

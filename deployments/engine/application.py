@@ -190,9 +190,12 @@ class EngineArgs(BaseModel):
     llm_config: dict[str, Any]
 
 
-def build_engine(config: Any, **options: Any) -> serve.Application:
+def build_engine(args: EngineArgs, engine_kwargs: Mapping[str, Any], **options: Any) -> serve.Application:
     """The application of an `engine_config`, with these options of the server."""
-    return build(config, SERVER, DEPLOYMENT, **options)
+    given = args.llm_config.get("engine_kwargs") or {}
+    # Only the YAML's: our own default is for replaced embeddings.
+    options["takes_embeddings"] = bool(given.get("enable_prompt_embeds"))
+    return build(engine_config(args, **engine_kwargs), SERVER, DEPLOYMENT, **options)
 
 
 def engine_config(args: EngineArgs, **engine_kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -27,6 +27,10 @@ from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm.deployment import LLMServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from vllm.entrypoints import chat_utils
+from vllm.exceptions import VLLMValidationError
+from vllm.renderers import base
+from vllm.utils.async_utils import make_async
 
 from app.internal_api import AWAIT_WEIGHTS_VARIABLE, MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER, REPLICA_HEADER
 from app.internal_keys import Purpose, accepted
@@ -191,6 +195,28 @@ def executor(chosen: str, processes: int, device: str, binding: str) -> str:
     return "uni" if alone and device == "cpu" and binding == NOT_BOUND else chosen
 
 
+# Prompts may replace the embeddings of some tokens, for which the engine has `enable_prompt_embeds`
+# (`deployments.engine.completions.beams`). With that vLLM also takes whole prompts as tensors, in PyTorch's format: a
+# sparse one of 2 KB can have any size, and vLLM makes it dense. Callers send none, unless the YAML says so.
+
+_LOADERS = (base, chat_utils)
+"""vLLM's modules that read such tensors."""
+
+
+def refuse_embedded_prompts() -> None:
+    """Makes vLLM's API layer refuse a client's `prompt_embeds`, as if the engine had no such option. Before a start."""
+    for module in _LOADERS:
+        module.safe_load_prompt_embeds = _refused  # type: ignore[attr-defined]
+    chat_utils.safe_load_prompt_embeds_async = make_async(_refused)
+
+
+def _refused(model_config: object, data: object) -> NoReturn:
+    raise VLLMValidationError(
+        "prompt_embeds: not accepted; the operator may accept them (`engine_kwargs.enable_prompt_embeds`)",
+        parameter="prompt_embeds",
+    )
+
+
 GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
@@ -285,12 +311,14 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     _default_engine_cls = Engine
     _hand_over_after_s: float | None = None
+    _takes_embeddings = False
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, llm_config: Any, *, hand_over_after_s: float | None = None
+        self, llm_config: Any, *, takes_embeddings: bool = False, hand_over_after_s: float | None = None
     ) -> None:
-        """`hand_over_after_s`: when a replica that is stopped hands its streams over; None: it finishes them."""
-        self._hand_over_after_s = hand_over_after_s
+        """`takes_embeddings`: callers may send prompts as tensors. `hand_over_after_s`: when a replica that is stopped
+        hands its streams over; None: it finishes them."""
+        self._takes_embeddings, self._hand_over_after_s = takes_embeddings, hand_over_after_s
         await super().__init__(llm_config)
 
     async def start(self) -> None:
@@ -302,6 +330,8 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     async def _start_engine(self) -> None:
         prepare_modules(self._llm_config)
+        if not self._takes_embeddings:
+            refuse_embedded_prompts()
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._streams, self._continues = OpenStreams(), await self._can_continue()
         self._load, self._ready_at = LoadReport(held_by_serve), time.time()

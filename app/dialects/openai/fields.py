@@ -234,7 +234,9 @@ class Completions(_Sampling):
     )
 
     prompt: str | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] | None = None
-    prompt_embeds: Any = None
+    prompt_embeds: Any = Field(
+        default=None, description="vLLM's; rejected unless the engine has `enable_prompt_embeds`"
+    )
     best_of: int | None = Field(default=None, ge=1, le=20, description=BEST_OF)
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0)

@@ -17,7 +17,7 @@ from tests.support.processes.project import ROOT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, when it is imported
-    from deployments import llm
+    from deployments import embedding, llm
     from deployments.engine.application import EngineArgs, engine_config
 
 MODEL = {"model_loading_config": {"model_id": "m", "model_source": "org/m"}}
@@ -164,6 +164,14 @@ def test_the_application_equals_that_of_rays_builder(given: dict[str, Any]) -> N
 def test_a_replica_learns_when_it_hands_its_streams_over(given: dict[str, Any], after_s: float | None) -> None:
     application = llm.build(llm.GenerationArgs.model_validate({"llm_config": MODEL, **given}))
     assert application._bound_deployment.init_kwargs["hand_over_after_s"] == after_s
+
+
+@pytest.mark.parametrize("takes", [None, False, True])
+def test_callers_send_prompts_as_tensors_only_where_the_yaml_says_so(takes: bool | None) -> None:
+    """Not by our own default, which is for replaced embeddings."""
+    given = {**MODEL, "engine_kwargs": {} if takes is None else {"enable_prompt_embeds": takes}}
+    for application in (llm.build(llm.GenerationArgs(llm_config=given)), embedding.build(EngineArgs(llm_config=given))):
+        assert application._bound_deployment.init_kwargs["takes_embeddings"] is bool(takes)
 
 
 @pytest.mark.parametrize(

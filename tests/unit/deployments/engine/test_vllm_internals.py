@@ -7,6 +7,7 @@ see `docs/internals/architecture.md`.
 import inspect
 import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,3 +130,10 @@ def test_requests_that_wait_for_their_grammar_have_this_status() -> None:
 
 def test_a_dead_engine_says_so() -> None:
     assert str(EngineDeadError()).startswith(ENGINE_DEAD)
+
+
+def test_only_these_modules_read_the_tensors_of_prompts() -> None:
+    """`deployments.engine.server.refuse_embedded_prompts` closes them."""
+    root = Path(vllm.__file__).parent
+    found = {str(path.relative_to(root)) for path in root.rglob("*.py") if "load_prompt_embeds" in path.read_text()}
+    assert found == {"entrypoints/chat_utils.py", "renderers/base.py", "renderers/embed_utils.py"}
