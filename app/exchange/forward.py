@@ -57,6 +57,7 @@ from app.exchange.request import (
     SHORT_BODY,
     check_arguments,
     check_engine_params,
+    check_repetition,
     check_resumed,
     check_salt,
     check_token_ids,
@@ -346,6 +347,7 @@ class Attempt:
         # Whichever dialect has passed the parameter.
         check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
         check_token_ids(exchange.call, request.body)
+        check_repetition(exchange.call, request.body)
         if exchange.size > SHORT_BODY:
             await exchange.state.access.bodies.work(exchange.size, check_arguments, exchange.call, request.body)
         await self._check_texts([request])

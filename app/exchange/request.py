@@ -354,6 +354,27 @@ def check_token_ids(call: Call, body: Mapping[str, Any]) -> None:
             raise BadRequest(f"{name}: a token id is an integer from 0 to {_MOST_TOKEN_ID}", param=name)
 
 
+_REPETITION = "repetition_detection"
+_MOST_REPEATED = 512
+"""Tokens. The engine compares up to as many for each length of a pattern, with each token that it generates, while all
+answers wait: without a bound 0.8 s at 8,000 tokens."""
+
+
+def check_repetition(call: Call, body: Mapping[str, Any]) -> None:
+    """Raises BadRequest if vLLM's `repetition_detection` in `body` is to find patterns that are too long."""
+    if (wanted := body.get(_REPETITION)) is None or not isinstance(wanted, Mapping):
+        return
+    name = call.field_names.get(_REPETITION, _REPETITION)
+    numbers = [wanted.get(field) for field in ("max_pattern_size", "min_count")]
+    for field, number in zip(("max_pattern_size", "min_count"), numbers, strict=True):
+        if number is not None and type(number) is not int:
+            raise BadRequest(f"{name}.{field}: must be an integer", param=f"{name}.{field}")
+    size, count = (number or 0 for number in numbers)
+    if size * count > _MOST_REPEATED:
+        message = f"{name}: max_pattern_size times min_count is at most {_MOST_REPEATED}"
+        raise BadRequest(message, param=name)
+
+
 SHORT_BODY = 1024
 """Bytes in which there are neither many values nor many levels."""
 

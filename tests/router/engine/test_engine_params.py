@@ -126,3 +126,27 @@ def test_a_request_has_as_many_token_ids_as_an_engine_bears(rig: Rig) -> None:
         answer = post(rig, "openai, chat", **{name: as_field(name, list(range(most + 1)))})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
         assert f"at most {most} are allowed" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("way", sorted(way for way in WAYS if WAYS[way][1]["model"] != "embed"))
+def test_no_dialect_has_an_engine_compare_long_patterns(rig: Rig, way: str) -> None:
+    """At 8,000 tokens of an answer each further one would take it 0.8 s, for which all answers wait."""
+    for size, count in ((10**9, 2), (2, 10**9), (257, 2), (1e9, 2), ("1000000", 2), (10**9, "2")):
+        answer = post(rig, way, repetition_detection={"max_pattern_size": size, "min_count": count})
+        assert not any("repetition_detection" in body for body in sent(rig))
+        assert answer.status_code in (200, 400, 422)
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"max_pattern_size": 100, "min_count": 6}, "repetition_detection"),
+        ({"max_pattern_size": "5", "min_count": 3}, "repetition_detection.max_pattern_size"),
+        ({"max_pattern_size": 5, "min_count": 3.0}, "repetition_detection.min_count"),
+    ],
+)
+def test_a_pattern_that_is_too_long_is_rejected_by_name(rig: Rig, given: dict[str, Any], param: str) -> None:
+    answer = post(rig, "openai, chat", repetition_detection=given)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    for fits in (None, {}, {"max_pattern_size": 0}, {"max_pattern_size": 20, "min_pattern_size": 1, "min_count": 4}):
+        assert post(rig, "openai, chat", repetition_detection=fits).status_code == 200
