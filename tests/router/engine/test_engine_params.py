@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.config.schema import ENGINE_PARAMS
 from tests.router.conftest import Rig
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
@@ -26,7 +27,7 @@ WAYS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "openai, score": ("/score", {"model": "embed", "queries": "hi", "documents": "hi"}, {}),
 }
 POOLING = {"embeddings": "openai, embeddings", "rerank": "openai, score"}
-PARAMETERS = ("kv_transfer_params", "ec_transfer_params", "priority")
+PARAMETERS = ENGINE_PARAMS
 
 
 def post(rig: Rig, way: str, **fields: Any) -> httpx.Response:
