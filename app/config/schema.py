@@ -35,9 +35,7 @@ from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings", "rerank", "classify"]
 TASKS: tuple[Task, ...] = get_args(Task)
-EngineParam = Literal[
-    "kv_transfer_params", "ec_transfer_params", "priority", "mm_processor_kwargs", "media_io_kwargs"
-]
+EngineParam = Literal["kv_transfer_params", "ec_transfer_params", "priority", "mm_processor_kwargs", "media_io_kwargs"]
 ENGINE_PARAMS: tuple[EngineParam, ...] = get_args(EngineParam)
 Seconds = Annotated[float, Field(gt=0)]
 

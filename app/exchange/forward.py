@@ -56,8 +56,8 @@ from app.exchange.observers import Observer
 from app.exchange.request import (
     SHORT_BODY,
     check_arguments,
+    check_costly_params,
     check_engine_params,
-    check_repetition,
     check_resumed,
     check_salt,
     check_token_ids,
@@ -347,10 +347,9 @@ class Attempt:
         # Whichever dialect has passed the parameter.
         check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
         check_token_ids(exchange.call, request.body)
-        check_repetition(exchange.call, request.body)
         if exchange.size > SHORT_BODY:
             await exchange.state.access.bodies.work(exchange.size, check_arguments, exchange.call, request.body)
-        await self._check_texts([request])
+        await self._check_costs([request])
         exchange.record.max_tokens = max_tokens(request.body)
         self._observer.sent(request, after_lookups=self._has_looked_up)
         salted = self._salted(request)
@@ -388,16 +387,19 @@ class Attempt:
                     step = await asyncio.to_thread(_next_step, flow, ()) if in_thread else _next_step(flow, ())
                 continue
             self._has_looked_up = True
-            await self._check_texts(step)
+            await self._check_costs(step)
             async with until(deadline):
                 answers = await self._lookup(step)
             with malformed_answers():
                 step = _next_step(flow, [from_json(answer) for answer in answers])
         return step
 
-    async def _check_texts(self, requests: Sequence[EngineRequest]) -> None:
-        """Raises BadRequest for texts that are too long for the engine. What a server elsewhere takes is not known."""
+    async def _check_costs(self, requests: Sequence[EngineRequest]) -> None:
+        """Raises BadRequest for requests that cost the engine too much: by their parameters, or by texts that are too
+        long. Which of these a server elsewhere takes is not known."""
         exchange, target = self._exchange, self._target
+        for request in requests:
+            check_costly_params(exchange.call, request.body)
         if exchange.snapshot.config.deployments[target.name].url is not None:
             return
         if exchange.size <= MOST_CHARACTERS and REPEATING.isdisjoint(request.path for request in requests):

@@ -6,6 +6,7 @@
 
 import asyncio
 import hashlib
+import math
 import random
 import re
 import secrets
@@ -354,25 +355,37 @@ def check_token_ids(call: Call, body: Mapping[str, Any]) -> None:
             raise BadRequest(f"{name}: a token id is an integer from 0 to {_MOST_TOKEN_ID}", param=name)
 
 
-_REPETITION = "repetition_detection"
+# Contract: vLLM 0.29. With each token that it makes, it compares up to size times count tokens for each size of a
+# pattern, while all its answers wait: 0.8 s at 8,000 tokens. And it passes the variables of a chat's template on to the
+# tokenizer that renders it, which pads a prompt to any `max_length`: 100 GB for a thousand million tokens.
+
+_REPETITION, _TEMPLATE_KWARGS = "repetition_detection", "chat_template_kwargs"
+_COSTLY = frozenset({_REPETITION, _TEMPLATE_KWARGS})
 _MOST_REPEATED = 512
-"""Tokens. The engine compares up to as many for each length of a pattern, with each token that it generates, while all
-answers wait: without a bound 0.8 s at 8,000 tokens."""
+
+TOKENIZER_ARGUMENTS = frozenset(
+    "chat_template conversation max_length messages padding return_assistant_tokens_mask return_dict return_tensors "
+    "sanitize_control_tokens tokenize tokenizer_kwargs truncation".split()
+)
+"""The arguments of a tokenizer's `apply_chat_template` that are no variables of a template."""
 
 
-def check_repetition(call: Call, body: Mapping[str, Any]) -> None:
-    """Raises BadRequest if vLLM's `repetition_detection` in `body` is to find patterns that are too long."""
-    if (wanted := body.get(_REPETITION)) is None or not isinstance(wanted, Mapping):
+def check_costly_params(call: Call, body: Mapping[str, Any]) -> None:
+    """Raises BadRequest for parameters of vLLM by which one request holds an engine, or takes all its memory."""
+    if _COSTLY.isdisjoint(body):  # nearly always
         return
-    name = call.field_names.get(_REPETITION, _REPETITION)
-    numbers = [wanted.get(field) for field in ("max_pattern_size", "min_count")]
-    for field, number in zip(("max_pattern_size", "min_count"), numbers, strict=True):
-        if number is not None and type(number) is not int:
-            raise BadRequest(f"{name}.{field}: must be an integer", param=f"{name}.{field}")
-    size, count = (number or 0 for number in numbers)
-    if size * count > _MOST_REPEATED:
-        message = f"{name}: max_pattern_size times min_count is at most {_MOST_REPEATED}"
-        raise BadRequest(message, param=name)
+    if isinstance(wanted := body.get(_REPETITION), Mapping):
+        name = call.field_names.get(_REPETITION, _REPETITION)
+        numbers = {field: wanted.get(field) or 0 for field in ("max_pattern_size", "min_count")}
+        for field, number in numbers.items():
+            if type(number) is not int:
+                raise BadRequest(f"{name}.{field}: must be an integer", param=f"{name}.{field}")
+        if math.prod(numbers.values()) > _MOST_REPEATED:
+            raise BadRequest(f"{name}: max_pattern_size times min_count is at most {_MOST_REPEATED}", param=name)
+    if isinstance(variables := body.get(_TEMPLATE_KWARGS), Mapping):
+        for field in sorted(TOKENIZER_ARGUMENTS & variables.keys()):
+            name = f"{call.field_names.get(_TEMPLATE_KWARGS, _TEMPLATE_KWARGS)}.{field}"
+            raise BadRequest(f"{name}: is no variable of a template, but the tokenizer's", param=name)
 
 
 SHORT_BODY = 1024

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from app.config.schema import ENGINE_PARAMS
+from app.exchange.request import TOKENIZER_ARGUMENTS
 from tests.router.conftest import Rig
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
@@ -151,3 +152,22 @@ def test_a_pattern_that_is_too_long_is_rejected_by_name(rig: Rig, given: dict[st
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     for fits in (None, {}, {"max_pattern_size": 0}, {"max_pattern_size": 20, "min_pattern_size": 1, "min_count": 4}):
         assert post(rig, "openai, chat", repetition_detection=fits).status_code == 200
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+@pytest.mark.parametrize("name", sorted(TOKENIZER_ARGUMENTS))
+def test_no_dialect_passes_arguments_of_the_tokenizer_as_variables_of_a_template(rig: Rig, way: str, name: str) -> None:
+    """`padding` and `max_length` make a prompt as long as they say, with `return_assistant_tokens_mask`."""
+    answer = post(rig, way, chat_template_kwargs={name: 10**9}, return_assistant_tokens_mask=True)
+    assert not any("chat_template_kwargs" in body for body in sent(rig))
+    assert answer.status_code in (200, 400, 422)
+
+
+def test_an_argument_of_the_tokenizer_is_rejected_by_name(rig: Rig) -> None:
+    for way in ("openai, chat", "openai, responses"):
+        answer = post(rig, way, chat_template_kwargs={"enable_thinking": True, "max_length": 10**9})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "chat_template_kwargs.max_length")
+    assert post(rig, "openai, chat", chat_template_kwargs={"enable_thinking": True}).status_code == 200
+    path, messages = "/tokenize", [{"role": "user", "content": "hi"}]
+    body = {"model": "chat", "messages": messages, "chat_template_kwargs": {"padding": "max_length"}}
+    assert httpx.post(rig.url + path, json=body).status_code == 400

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from app.engine.errors import ENGINE_DEAD
+from app.exchange.request import TOKENIZER_ARGUMENTS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own, when it is imported
     import vllm.utils
+    from transformers import MistralCommonBackend, PreTrainedTokenizerBase, PythonBackend
     from vllm.entrypoints.anthropic import serving as messages
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
@@ -137,3 +139,12 @@ def test_only_these_modules_read_the_tensors_of_prompts() -> None:
     root = Path(vllm.__file__).parent
     found = {str(path.relative_to(root)) for path in root.rglob("*.py") if "load_prompt_embeds" in path.read_text()}
     assert found == {"entrypoints/chat_utils.py", "renderers/base.py", "renderers/embed_utils.py"}
+
+
+def test_the_arguments_of_tokenizers_are_known() -> None:
+    """vLLM passes variables of a template on as these (`app.exchange.request.check_costly_params`)."""
+    harmless = {"tools", "documents", "add_generation_prompt", "continue_final_message", "reasoning_effort"}
+    for kind in (PreTrainedTokenizerBase, PythonBackend, MistralCommonBackend):
+        parameters = inspect.signature(kind.apply_chat_template).parameters.values()
+        names = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD} - {"self"}
+        assert names <= harmless | TOKENIZER_ARGUMENTS, kind
