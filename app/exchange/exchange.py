@@ -41,7 +41,6 @@ from app.exchange.request import (
     check_body_size,
     check_choices,
     check_constraints,
-    check_headers,
     check_length,
     check_lists,
     headers_of,
@@ -152,12 +151,11 @@ class Exchange:
     # The steps
 
     def claim(self) -> None:
-        """Finds the dialect of the request. Raises Unavailable without a configuration, and HeadersTooLarge."""
+        """Finds the dialect of the request. Raises Unavailable without a configuration."""
         if self.state.snapshot is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
         self.snapshot = self.state.snapshot
         self.writer.plans = self.snapshot.plans
-        check_headers(self._scope, self.snapshot.config.max_header_bytes)
         self._claim()
 
     async def authenticate(self) -> None:

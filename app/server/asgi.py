@@ -24,7 +24,7 @@ from app.dialects.base import Dialect, Route
 from app.dialects.registry import DIALECTS
 from app.errors import BadRequest, ClientError, Forbidden, SwitchyardError
 from app.exchange.exchange import Candidates
-from app.exchange.request import headers_of
+from app.exchange.request import check_headers, headers_of
 from app.exchange.response import NO_SNIFFING
 
 
@@ -377,6 +377,7 @@ class BrowserGuard:
             self._rules = config, BrowserPolicy.of(config)
         fields = dict(scope["headers"])
         try:
+            check_headers(scope, config.max_header_bytes)
             _check_host(scope, fields)
             self._rules[1].check(scope["method"], scope["headers"], fields)
         except ClientError as error:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import strategies as st
 
+from tests.router.conftest import Rig
 from tests.router.hostile.budget import attempt
 from tests.router.hostile.engine import compact
 from tests.router.hostile.rig import HostileRig
@@ -95,3 +97,13 @@ def test_no_header_of_a_client_reaches_a_deployment(hostile: HostileRig) -> None
             "x-request-id",
             "x-switchyard-key",
         }
+
+
+@pytest.mark.parametrize(
+    "path", "/v1/chat/completions /v1/models /health /ready /metrics /docs /openapi.json /api/overview / /none".split()
+)
+def test_headers_that_are_too_large_are_refused_on_every_route(rig: Rig, path: str) -> None:
+    method = "POST" if path.endswith("completions") else "GET"
+    refused = httpx.request(method, rig.url + path, headers={"x-a": "a" * 40_000})
+    assert refused.status_code == 431, refused.text
+    assert httpx.request(method, rig.url + path, headers={"x-a": "a" * 10_000}).status_code != 431
