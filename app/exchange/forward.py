@@ -64,7 +64,7 @@ from app.exchange.request import (
     refused_field,
 )
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
-from app.internal_api import NO_WAIT_HEADER
+from app.internal_api import NO_WAIT_HEADER, REPLICA_HEADER
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
 from app.upstream.target import Target
@@ -299,6 +299,7 @@ class Attempt:
         if error is not self._blamed and isinstance(error, Death):
             # Where no engine has told its name, another server may have ended the connection, or a bad answer.
             name, engine = self._target.name, error.engine
+            self._exchange.record.engine = engine or self._exchange.record.engine
             await self._exchange.lost(name, engine, had_tokens=had_tokens, is_certain=bool(engine))
 
     def _failed(self, error: UpstreamError) -> None:
@@ -570,9 +571,15 @@ class Attempt:
             request_id=self._exchange.writer.upstream_id(),
             timeouts=self._timeouts,
             context=self._context(),
-            on_head=self._observer.on_head if is_main else None,
+            on_head=self._took_head if is_main else None,
             encode=self._encode,
         )
+
+    def _took_head(self, headers: Mapping[str, str]) -> None:
+        """Takes the head of a whole answer."""
+        self._exchange.record.engine = headers.get(REPLICA_HEADER, "")
+        if self._observer.on_head is not None:
+            self._observer.on_head(headers)
 
     def _opened(self, request: EngineRequest) -> ContinuedStream:
         """The answer's stream, for which the deployment's replicas are called under one id."""

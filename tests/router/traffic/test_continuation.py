@@ -231,6 +231,12 @@ def test_a_request_for_a_whole_answer_kills_two_engines_of_many_and_is_refused(r
     assert ask().status_code in (500, 502)
     assert ask().status_code in (400, 422)
     assert len(rig.engine.fates) == 7, "no third engine has seen it"
+    requests = rig.router.state.requests
+    wait_until(lambda: len(requests.after(0)[1]) == 3, lambda: "all have ended")
+    answered, died, refused = (request.engine for request in requests.after(0)[1])
+    assert {name.partition("-")[0] for name in (answered, died)} == {"whole"}
+    assert answered != died
+    assert not refused
 
 
 def with_green(rig: ContinuingRig, running: int, asleep: Collection[str] = ()) -> None:
