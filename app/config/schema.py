@@ -35,7 +35,14 @@ from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings", "rerank", "classify"]
 TASKS: tuple[Task, ...] = get_args(Task)
-EngineParam = Literal["kv_transfer_params", "ec_transfer_params", "priority", "mm_processor_kwargs", "media_io_kwargs"]
+EngineParam = Literal[
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "priority",
+    "logprob_token_ids",
+    "mm_processor_kwargs",
+    "media_io_kwargs",
+]
 ENGINE_PARAMS: tuple[EngineParam, ...] = get_args(EngineParam)
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -101,8 +108,9 @@ class Endpoint(_Model):
     allow_engine_params: tuple[EngineParam, ...] = Field(
         default=(),
         description="Parameters of vLLM that callers may set. The transfer parameters name hosts that an engine with a "
-        "connector contacts; `priority` matters only to an engine with the priority scheduler. The last two set how "
-        "images, audio and videos are read: also to sizes that take all memory.",
+        "connector contacts; `priority` matters only to an engine with the priority scheduler. `logprob_token_ids` "
+        "replaces the log-probabilities of others in the same batch, too (vLLM 0.29). The last two set how images, "
+        "audio and videos are read: also to sizes that take all memory.",
     )
 
     isolate_cache: Literal["caller", "endpoint", "none"] | None = Field(

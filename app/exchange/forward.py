@@ -54,6 +54,7 @@ from app.exchange.continuation import ContinuedStream, DeliveredStream
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
 from app.exchange.request import (
+    POOLING,
     SHORT_BODY,
     check_arguments,
     check_costly_params,
@@ -61,6 +62,7 @@ from app.exchange.request import (
     check_resumed,
     check_salt,
     check_token_ids,
+    check_vectors,
     refused_field,
 )
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
@@ -400,7 +402,11 @@ class Attempt:
         long. Which of these a server elsewhere takes is not known."""
         exchange, target = self._exchange, self._target
         for request in requests:
-            check_costly_params(exchange.call, request.body)
+            check_costly_params(exchange.call, request.body, exchange.size)
+            if request.path == POOLING:
+                async with until(exchange.deadline):
+                    model = await exchange.state.upstream.model(target, exchange.snapshot.config.timeouts)
+                check_vectors(request.body, model.hidden_size)
         if exchange.snapshot.config.deployments[target.name].url is not None:
             return
         if exchange.size <= MOST_CHARACTERS and REPEATING.isdisjoint(request.path for request in requests):

@@ -24,7 +24,7 @@ from app.config.schema import ENGINE_PARAMS, Config, ContentFilter, Endpoint, Ti
 from app.dialects.base import Call, EngineRequest
 from app.dialects.bodies import members, nested_json
 from app.engine.constraints import refused_constraint
-from app.engine.expected import prompts_of
+from app.engine.expected import count_of, prompts_of
 from app.engine.model import Model
 from app.engine.output import max_tokens
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow, UnsupportedMediaType
@@ -331,7 +331,7 @@ def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint |
 # 2**61 - 1, so that a few thousand longer ones of one hash hold an engine, and all that it serves, for minutes.
 
 _TOKEN_IDS: Mapping[str, int] = {
-    "allowed_token_ids": 2**20,  # no vocabulary has more
+    "allowed_token_ids": 2**18,  # no vocabulary has more
     "logit_bias": 4096,
     "logprob_token_ids": 4096,
     "stop_token_ids": 4096,
@@ -340,6 +340,20 @@ _TOKEN_IDS: Mapping[str, int] = {
 
 _MOST_TOKEN_ID = 2**31 - 1
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
+
+
+POOLING, _MOST_FLOATS = "/pooling", 2**17
+
+
+def check_vectors(body: Mapping[str, Any], hidden_size: int | None) -> None:
+    """Raises BadRequest if vLLM's `/pooling` is to write too many numbers as text: it takes 2 us for each, and no other
+    answer goes on meanwhile."""
+    count = count_of(POOLING, body) or 0
+    if body.get("encoding_format") in (None, "float") and count * (hidden_size or 0) > _MOST_FLOATS:
+        message = f"input: {count} vectors of {hidden_size} numbers are more than {_MOST_FLOATS} numbers as text"
+        raise BadRequest(
+            f"{message}; ask for fewer, for `encoding_format: base64`, or at /v1/embeddings", param="input"
+        )
 
 
 def check_token_ids(call: Call, body: Mapping[str, Any]) -> None:
@@ -355,13 +369,20 @@ def check_token_ids(call: Call, body: Mapping[str, Any]) -> None:
             raise BadRequest(f"{name}: a token id is an integer from 0 to {_MOST_TOKEN_ID}", param=name)
 
 
-# Contract: vLLM 0.29. With each token that it makes, it compares up to size times count tokens for each size of a
-# pattern, while all its answers wait: 0.8 s at 8,000 tokens. And it passes the variables of a chat's template on to the
-# tokenizer that renders it, which pads a prompt to any `max_length`: 100 GB for a thousand million tokens.
+# Contract: vLLM 0.29.
+# - With each token that it makes, it compares up to size times count tokens for each size of a pattern, while all its
+#   answers wait: 0.8 s at 8,000 tokens.
+# - It passes the variables of a chat's template on to the tokenizer that renders it, which pads a prompt to any
+#   `max_length`: 100 GB for a thousand million tokens. Inputs of a batch are padded to the context.
+# - Each of `n` choices has all parameters for itself: 0.3 us for each allowed token, 0.5 us for each biased one, and as
+#   much memory as they take.
 
-_REPETITION, _TEMPLATE_KWARGS = "repetition_detection", "chat_template_kwargs"
-_COSTLY = frozenset({_REPETITION, _TEMPLATE_KWARGS})
+_REPETITION, _TEMPLATE_KWARGS, _PADDING = "repetition_detection", "chat_template_kwargs", "padding"
+_COSTLY = frozenset({_REPETITION, _TEMPLATE_KWARGS, _PADDING, "n"})
 _MOST_REPEATED = 512
+_MOST_PADDED = 64
+_MOST_COPIED: Mapping[str, int] = {"allowed_token_ids": 2**18, "logit_bias": 2**16}
+_MOST_COPIED_BYTES = 64 * 1024 * 1024
 
 TOKENIZER_ARGUMENTS = frozenset(
     "chat_template conversation max_length messages padding return_assistant_tokens_mask return_dict return_tensors "
@@ -370,10 +391,16 @@ TOKENIZER_ARGUMENTS = frozenset(
 """The arguments of a tokenizer's `apply_chat_template` that are no variables of a template."""
 
 
-def check_costly_params(call: Call, body: Mapping[str, Any]) -> None:
-    """Raises BadRequest for parameters of vLLM by which one request holds an engine, or takes all its memory."""
+def check_costly_params(call: Call, body: Mapping[str, Any], size: int) -> None:
+    """Raises BadRequest for parameters of a vLLM request by which it would hold an engine, or take all its memory.
+
+    `size`: of the client's body, in bytes."""
     if _COSTLY.isdisjoint(body):  # nearly always
         return
+    _check_copies(call, body, size)
+    if body.get(_PADDING) == "max_length" and isinstance(body.get("input"), list) and len(body["input"]) > _MOST_PADDED:
+        name = call.field_names.get(_PADDING, _PADDING)
+        raise BadRequest(f"{name}: a batch of more than {_MOST_PADDED} inputs is not padded", param=name)
     if isinstance(wanted := body.get(_REPETITION), Mapping):
         name = call.field_names.get(_REPETITION, _REPETITION)
         numbers = {field: wanted.get(field) or 0 for field in ("max_pattern_size", "min_count")}
@@ -386,6 +413,22 @@ def check_costly_params(call: Call, body: Mapping[str, Any]) -> None:
         for field in sorted(TOKENIZER_ARGUMENTS & variables.keys()):
             name = f"{call.field_names.get(_TEMPLATE_KWARGS, _TEMPLATE_KWARGS)}.{field}"
             raise BadRequest(f"{name}: is no variable of a template, but the tokenizer's", param=name)
+
+
+def _check_copies(call: Call, body: Mapping[str, Any], size: int) -> None:
+    n, name = body.get("n"), call.field_names.get("n", "n")
+    if not isinstance(n, int) or n < 2:
+        return
+    for field, most in _MOST_COPIED.items():
+        if isinstance(items := body.get(field), list | dict) and n * len(items) > most:
+            what = call.field_names.get(field, field)
+            message = (
+                f"{name}: {n} choices have {n * len(items)} entries of {what} together, at most {most} are allowed"
+            )
+            raise BadRequest(message, param=name)
+    if n * size > _MOST_COPIED_BYTES:
+        message = f"{name}: {n} choices of a body of {size} bytes are more than {_MOST_COPIED_BYTES} bytes"
+        raise BadRequest(message, param=name)
 
 
 SHORT_BODY = 1024

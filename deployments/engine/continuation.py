@@ -386,9 +386,6 @@ async def _reported(stream: GenerationStream, outputs: Outputs) -> Outputs:
 def _fed(add: Callable[..., Any], processor: Any, vocabulary: int, max_len: int) -> Callable[..., Any]:
     async def add_after_output(request: EngineCoreRequest) -> None:
         """vLLM's `EngineCoreClient.add_request_async`; also raises VLLMValidationError."""
-        if reason := why_not_embedded(request, vocabulary):
-            processor.abort_requests([request.request_id], internal=True)
-            raise VLLMValidationError(reason)
         stream, state, params = _stream.get(), processor.request_states.get(request.request_id), request.sampling_params
         output = stream.output if stream is not None and stream.is_asked else None
         if params is not None and params.extra_args and not output:
@@ -396,27 +393,13 @@ def _fed(add: Callable[..., Any], processor: Any, vocabulary: int, max_len: int)
         if stream is not None and state is not None and state.queue is not None and stream.is_separate:
             state.queue.is_separate, state.stream_interval = True, 1
         if stream is not None and output:
-            try:
-                if reason := why_not_continued(request, output, vocabulary, max_len):
-                    raise stream.refuse(reason)
-                if await _read(state, output, params.num_logprobs):
-                    raise stream.refuse(_IS_COMPLETE)
-            except BaseException:
-                processor.abort_requests([request.request_id], internal=True)
-                raise
+            if reason := why_not_continued(request, output, vocabulary, max_len):
+                raise stream.refuse(reason)
+            if await _read(state, output, params.num_logprobs):
+                raise stream.refuse(_IS_COMPLETE)
         await add(request)
 
     return add_after_output
-
-
-def why_not_embedded(request: Any, vocabulary: int) -> str | None:
-    """Why the model has no embedding for vLLM's `EngineCoreRequest`; None if it has.
-
-    vLLM lets an id pass that is the tokenizer's `vocab_size`, one too many, and the engine dies of it. Only media have
-    embeddings of their own, and such ids may hold their places in the prompt.
-    """
-    highest = max(request.prompt_token_ids or (), default=0)
-    return f"Token id {highest} is out of vocabulary" if highest >= vocabulary and not request.mm_features else None
 
 
 _IS_COMPLETE = "The tokens that the request comes with end its answer"

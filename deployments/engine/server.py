@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -27,15 +27,12 @@ from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm.deployment import LLMServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from vllm.entrypoints import chat_utils
-from vllm.exceptions import VLLMValidationError
-from vllm.renderers import base
-from vllm.utils.async_utils import make_async
 
 from app.internal_api import AWAIT_WEIGHTS_VARIABLE, MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER, REPLICA_HEADER
 from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
+from deployments.engine.bounds import guard, harden
 from deployments.engine.completions.route import add_completions
 from deployments.engine.continuation import OpenStreams, continue_streams, obstacle
 from deployments.engine.head_first import HeadFirstMiddleware
@@ -195,28 +192,6 @@ def executor(chosen: str, processes: int, device: str, binding: str) -> str:
     return "uni" if alone and device == "cpu" and binding == NOT_BOUND else chosen
 
 
-# Prompts may replace the embeddings of some tokens, for which the engine has `enable_prompt_embeds`
-# (`deployments.engine.completions.beams`). With that vLLM also takes whole prompts as tensors, in PyTorch's format: a
-# sparse one of 2 KB can have any size, and vLLM makes it dense. Callers send none, unless the YAML says so.
-
-_LOADERS = (base, chat_utils)
-"""vLLM's modules that read such tensors."""
-
-
-def refuse_embedded_prompts() -> None:
-    """Makes vLLM's API layer refuse a client's `prompt_embeds`, as if the engine had no such option. Before a start."""
-    for module in _LOADERS:
-        module.safe_load_prompt_embeds = _refused  # type: ignore[attr-defined]
-    chat_utils.safe_load_prompt_embeds_async = make_async(_refused)
-
-
-def _refused(model_config: object, data: object) -> NoReturn:
-    raise VLLMValidationError(
-        "prompt_embeds: not accepted; the operator may accept them (`engine_kwargs.enable_prompt_embeds`)",
-        parameter="prompt_embeds",
-    )
-
-
 GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
@@ -330,8 +305,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     async def _start_engine(self) -> None:
         prepare_modules(self._llm_config)
-        if not self._takes_embeddings:
-            refuse_embedded_prompts()
+        harden(takes_embeddings=self._takes_embeddings)
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._streams, self._continues = OpenStreams(), await self._can_continue()
         self._load, self._ready_at = LoadReport(held_by_serve), time.time()
@@ -364,6 +338,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         add_model_card(app, MODEL_PATH, continues=self._continues)
         add_completions(app)
         continue_streams(app, self._streams, continues=self._continues)
+        guard(app.state.engine_client)
         app.add_middleware(DisconnectMiddleware)
         app.add_middleware(HeadFirstMiddleware)
         app.add_middleware(ReplicaMiddleware)

@@ -8,6 +8,7 @@ import pytest
 from app.config.schema import ENGINE_PARAMS
 from app.exchange.request import TOKENIZER_ARGUMENTS
 from tests.router.conftest import Rig
+from tests.support.engine.fake_engine import CARD
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 AZURE = {"extra-parameters": "pass-through"}
@@ -115,6 +116,7 @@ def test_no_dialect_passes_integers_that_are_no_token_ids(rig: Rig, way: str, na
 
 @pytest.mark.parametrize("name", TOKEN_IDS)
 def test_values_that_are_no_token_ids_are_rejected_by_name(rig: Rig, name: str) -> None:
+    rig.chat_endpoint(allow_engine_params=["logprob_token_ids"])
     for ids in (ONE_HASH, [str(2**62)], ["5 "], [""]):
         answer = post(rig, "openai, chat", **{name: as_field(name, ids)})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
@@ -171,3 +173,38 @@ def test_an_argument_of_the_tokenizer_is_rejected_by_name(rig: Rig) -> None:
     path, messages = "/tokenize", [{"role": "user", "content": "hi"}]
     body = {"model": "chat", "messages": messages, "chat_template_kwargs": {"padding": "max_length"}}
     assert httpx.post(rig.url + path, json=body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 2, "allowed_token_ids": [5] * (2**17 + 1)},
+        {"n": 17, "logit_bias": as_field("logit_bias", list(range(4096)))},
+        {"n": 65, "stop": ["a" * 1024 * 1024]},
+    ],
+    ids=str.split("allowed biased bytes"),
+)
+def test_what_each_choice_has_for_itself_is_bounded_for_all_of_them(rig: Rig, fields: dict[str, Any]) -> None:
+    for way in ("openai, chat", "openai, completions"):
+        answer = post(rig, way, **fields)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n"), answer.text
+    assert sent(rig) == []
+    assert post(rig, "openai, chat", **{**fields, "n": 1, "stop": None}).status_code == 200
+
+
+def test_a_batch_is_not_padded_to_the_context(rig: Rig) -> None:
+    for count, status in ((64, 200), (65, 400)):
+        answer = post(rig, "openai, embeddings", input=["a"] * count, padding="max_length")
+        assert answer.status_code == status, answer.text
+
+
+def test_few_vectors_are_written_as_text_where_that_holds_the_engine(rig: Rig) -> None:
+    """The fake's model has 4 numbers in a vector."""
+    rig.mini.card = {**CARD, "hidden_size": 4096}
+    body = {"model": "embed", "input": ["a"] * 33}
+    refused = httpx.post(f"{rig.url}/pooling", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+    assert "131072 numbers as text" in refused.json()["error"]["message"]
+    for fits in ({"encoding_format": "base64"}, {"input": ["a"] * 32}):
+        httpx.post(f"{rig.url}/pooling", json={**body, **fits})
+        assert rig.mini.paths[-1] == "/pooling"

@@ -135,7 +135,7 @@ def test_a_dead_engine_says_so() -> None:
 
 
 def test_only_these_modules_read_the_tensors_of_prompts() -> None:
-    """`deployments.engine.server.refuse_embedded_prompts` closes them."""
+    """`deployments.engine.server.harden` closes them."""
     root = Path(vllm.__file__).parent
     found = {str(path.relative_to(root)) for path in root.rglob("*.py") if "load_prompt_embeds" in path.read_text()}
     assert found == {"entrypoints/chat_utils.py", "renderers/base.py", "renderers/embed_utils.py"}
