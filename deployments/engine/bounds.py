@@ -84,8 +84,9 @@ MOST_PROMPT_LOGPROBS = 16_384
 
 
 def too_many_logprobs(request: Any, choices: int) -> str | None:
-    """Why vLLM's `EngineCoreRequest` gets no log-probabilities of its prompt; None if it gets them, or wants none. Each of
-    its `choices` has them anew."""
+    """Why vLLM's `EngineCoreRequest` gets no log-probabilities of its prompt; None if it gets them, or wants none.
+
+    Each of its `choices` has them anew."""
     if (wanted := getattr(request.sampling_params, "prompt_logprobs", None)) is None:
         return None
     count = len(request.prompt_token_ids or ()) * (wanted + 1) * choices
