@@ -184,7 +184,13 @@ def check(
     config: ConfigFile = DEFAULT_FILE,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="PREVIOUS", help="What runs: says what `kubectl apply` of a cluster's FILE changes."),
+        typer.Option(metavar="PREVIOUS", help="What runs: says what applying a cluster's FILE to it changes."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The release that the chart's values are for. Default: PREVIOUS', or switchyard.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Its namespace, for what `--against` prints. Default: PREVIOUS', or switchyard.")
     ] = None,
 ) -> None:
     """Validate a configuration without starting anything.
@@ -194,15 +200,17 @@ def check(
 
     FILE may also be values of the chart, a kustomize directory, or a file with a RayService: then it also finds
     deployments that do not fit the cluster's groups of nodes, and weights that its pods cannot load, and warns of
-    experiments whose ledger is on a node's own disk. PREVIOUS is one of these, too, as it was applied: each change is
-    made in place, needs a patch, starts a second cluster, or is refused, which the exit code 1 says.
+    experiments whose ledger is on a node's own disk. PREVIOUS is one of these, too, as it was applied, or the output of
+    `helm get manifest`: each change is made in place, needs a patch, starts a second cluster, deletes or leaves an
+    object, or is refused, which the exit code 1 says.
 
     \b
     Examples:
       switchyard check
       switchyard check my_config.yaml
       switchyard check k8s/chart/values.yaml
-      switchyard check my-values.yaml --against values-that-run.yaml
+      helm get manifest blue > running.yaml
+      switchyard check my-values.yaml --against running.yaml
     """
     from app.config.endpoints import mirror_warnings
     from app.config.experiments import experiment_warnings
@@ -213,7 +221,7 @@ def check(
     from deployments.local.fit import engine_problems, left_out, misfits
 
     if manifests.is_cluster(config) or chart.is_values(config):
-        _check_cluster(config, against)
+        _check_cluster(config, against, name, namespace)
         return
     if against is not None:
         raise CommandError(f"{config} is no cluster's: --against compares kustomize directories and rendered files")
@@ -242,7 +250,7 @@ def check(
     typer.echo(f"{config}: OK")
 
 
-def _check_cluster(path: Path, against: Path | None) -> None:
+def _check_cluster(path: Path, against: Path | None, name: str | None, namespace: str | None) -> None:
     from app.config.base import ConfigError
     from deployments.kubernetes import capacity, chart, manifests
     from deployments.kubernetes import capacity as ledger_volume
@@ -250,15 +258,22 @@ def _check_cluster(path: Path, against: Path | None) -> None:
 
     if against is not None and not against.exists():
         raise CommandError(f"{against}: No such file or directory")
-
-    def read(path: Path) -> list[manifests.Manifest]:
-        return chart.of_values(path) if chart.is_values(path) else manifests.read(path)
-
+    files = [path] if against is None else [path, against]
+    by_helm = chart.is_values(path) or manifests.is_helms(path)
     try:
-        objects = read(path)
+        given = {file: manifests.read(file) for file in files if not chart.is_values(file)}
+        for rendered in given.values():
+            metadata = manifests.ray_service(rendered).get("metadata") or {}
+            name, namespace = name or metadata.get("name"), namespace or metadata.get("namespace")
+        release, where = name or "switchyard", namespace or "switchyard"
+        read = {file: given.get(file) or chart.of_values(file, name=release, namespace=where) for file in files}
+        objects = read[path]
         service = manifests.ray_service(objects)
         problems = capacity.problems(service, objects)
-        found = changes(read(against), objects) if against is not None else []
+        found = []
+        if against is not None:
+            before, after = (manifests.in_namespace(read[file], where) for file in (against, path))
+            found = changes(before, after, by_helm=by_helm)
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
     if problems:

@@ -21,18 +21,24 @@ from deployments.kubernetes.manifests import Manifest, ray_service
 SIZE = "-size"
 """The end of the name of the ConfigMap with the settings that depend on the number of nodes."""
 
+CLAIM = "PersistentVolumeClaim"
+
+SERVED = "serveConfigV2"
+"""KubeRay 1.7 gives it to the pending cluster alone where there is one (`reconcileServe`)."""
+
 
 class ChangeEffect(StrEnum):
     IN_PLACE = "in place"
     PATCH = "patch needed"
     NEW_CLUSTER = "new cluster"
     LEFT = "left behind"
+    DELETED = "deleted"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True)
 class Change:
-    """`command`: what has to be run besides `kubectl apply`."""
+    """`command`: what has to be run besides `helm upgrade` or `kubectl apply`."""
 
     effect: ChangeEffect
     what: str
@@ -42,27 +48,39 @@ class Change:
         return f"{self.effect}: {self.what}" + (f"\n  {self.command}" if self.command else "")
 
 
-def changes(before: Sequence[Manifest], after: Sequence[Manifest]) -> list[Change]:
-    """What `kubectl apply` of `after` does where `before` runs. Raises ConfigError without a RayService in both."""
+def changes(before: Sequence[Manifest], after: Sequence[Manifest], *, by_helm: bool = False) -> list[Change]:
+    """What `kubectl apply` of `after` does where `before` runs, or `helm upgrade`, which also deletes. Raises
+    ConfigError without a RayService in both."""
     old, new = ray_service(list(before)), ray_service(list(after))
-    return [*_of_service(old, new), *_of_others(_by_name(before), _by_name(after))]
+    return [*_of_service(old, new), *_of_others(_by_name(before), _by_name(after), by_helm=by_helm)]
 
 
 def _of_service(old: Manifest, new: Manifest) -> Iterator[Change]:
     before, after = old["spec"], new["spec"]
+    of_cluster = list(_of_cluster(new, before["rayClusterConfig"], after["rayClusterConfig"]))
+    waits = any(change.effect is ChangeEffect.NEW_CLUSTER for change in of_cluster)
     for field in sorted({*before, *after} - {"rayClusterConfig"}):
-        if before.get(field) != after.get(field):
+        if before.get(field) == after.get(field):
+            continue
+        if field == SERVED and waits:
+            only = "in the second cluster alone: what runs keeps its models and shares until clients move"
+            yield Change(ChangeEffect.NEW_CLUSTER, f"RayService: {field}, {only}")
+        else:
             yield Change(ChangeEffect.IN_PLACE, f"RayService: {field}")
-    running, wanted = before["rayClusterConfig"], after["rayClusterConfig"]
+    yield from of_cluster
+
+
+def _of_cluster(service: Manifest, running: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Change]:
     groups = running.get("workerGroupSpecs") or []
     first = {**wanted, "workerGroupSpecs": (wanted.get("workerGroupSpecs") or [])[: len(groups)]}
     if compared(running) == compared(wanted):
-        yield from _passed_over(new, running, wanted)
+        yield from _passed_over(service, running, wanted)
     elif compared(running) == compared(first):
         names = [str(group["groupName"]) for group in wanted["workerGroupSpecs"][len(groups) :]]
         yield Change(ChangeEffect.IN_PLACE, f"new groups at the end: {', '.join(names)}")
     else:
-        yield Change(_effect(after), _second_cluster(after, compared(running), compared(wanted)))
+        spec = service["spec"]
+        yield Change(_effect(spec), _second_cluster(spec, compared(running), compared(wanted)))
 
 
 def _effect(spec: Mapping[str, Any]) -> ChangeEffect:
@@ -125,9 +143,8 @@ def _short(value: object) -> str:
 
 def _patch(service: Manifest, pointer: str, value: object) -> str:
     """Also for the next clusters: those are made of the RayService, which has the same value."""
-    metadata = service["metadata"]
-    kubectl = "kubectl" + (f" -n {metadata['namespace']}" if "namespace" in metadata else "")
-    name = f"$({kubectl} get rayservice {metadata['name']} -o jsonpath={{.status.activeServiceStatus.rayClusterName}})"
+    kubectl, service_name = _kubectl(service), service["metadata"]["name"]
+    name = f"$({kubectl} get rayservice {service_name} -o jsonpath={{.status.activeServiceStatus.rayClusterName}})"
     operation = (
         {"op": "add", "path": pointer, "value": value} if value is not None else {"op": "remove", "path": pointer}
     )
@@ -145,28 +162,75 @@ def _by_name(objects: Sequence[Manifest]) -> dict[_Name, Manifest]:
     }
 
 
-def _of_others(before: Mapping[_Name, Manifest], after: Mapping[_Name, Manifest]) -> Iterator[Change]:
+def _of_others(before: Mapping[_Name, Manifest], after: Mapping[_Name, Manifest], *, by_helm: bool) -> Iterator[Change]:
     for key in sorted({*before, *after}):
-        kind, namespace, name = key
+        kind, _, name = key
         where = f"{kind} {name}"
-        delete = f"kubectl{f' -n {namespace}' if namespace else ''} delete {kind.lower()} {name}"
         if key not in before:
             yield Change(ChangeEffect.IN_PLACE, f"{where} is new")
         elif key not in after:
             if "ttlSecondsAfterFinished" not in before[key].get("spec", {}):
-                yield Change(ChangeEffect.LEFT, f"{where} stays unless you delete it", delete)
+                yield _left_out(before[key], by_helm=by_helm)
         elif before[key] != after[key]:
             if fields := list(_immutable(before[key], after[key])):
-                yield Change(ChangeEffect.REFUSED, f"{where}: {', '.join(fields)} cannot be changed; first", delete)
+                yield _refused(before[key], after[key], fields)
             elif kind == "ConfigMap" and name.endswith(SIZE):
                 yield Change(ChangeEffect.IN_PLACE, f"{where}, for pods that start from now on")
             else:
                 yield Change(ChangeEffect.IN_PLACE, where)
 
 
+def _left_out(manifest: Manifest, *, by_helm: bool) -> Change:
+    """Helm deletes what leaves the manifests, but for what has its annotation; `kubectl apply` deletes nothing."""
+    where = f"{manifest['kind']} {manifest['metadata']['name']}"
+    annotations = manifest["metadata"].get("annotations") or {}
+    if by_helm and annotations.get("helm.sh/resource-policy") != "keep":
+        data = ", with its data" if manifest["kind"] == CLAIM else ""
+        return Change(ChangeEffect.DELETED, f"{where}{data}: `helm upgrade` deletes what the chart no longer has")
+    return Change(ChangeEffect.LEFT, f"{where} stays unless you delete it", _delete(manifest))
+
+
+def _kubectl(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    return "kubectl" + (f" -n {metadata['namespace']}" if "namespace" in metadata else "")
+
+
+def _delete(manifest: Manifest) -> str:
+    return f"{_kubectl(manifest)} delete {manifest['kind'].lower()} {manifest['metadata']['name']}"
+
+
+def _refused(before: Manifest, after: Manifest, fields: Sequence[str]) -> Change:
+    """What the API server does not change, and how to come by it without losing data, where that is possible."""
+    kind, name = after["kind"], after["metadata"]["name"]
+    cannot = f"{kind} {name}: {', '.join(fields)} cannot be changed"
+    if kind == CLAIM:
+        keep = "leave it: a deleted claim loses its data, and stays in Terminating as long as pods mount it"
+        return Change(ChangeEffect.REFUSED, f"{cannot}; {keep}")
+    if fields == ["spec.volumeClaimTemplates"]:
+        if (grown := _grown(before, after)) is None:
+            keep = "leave it: the claims that it has made outlive it, and keep their class and size"
+            return Change(ChangeEffect.REFUSED, f"{cannot}; {keep}")
+        claim, size = grown
+        patch = shlex.quote(json.dumps({"spec": {"resources": {"requests": {"storage": size}}}}))
+        first = f"{_kubectl(after)} patch {CLAIM.lower()} {claim} --type=merge --patch={patch}"
+        how = "enlarge its claim, whose class must allow it, and delete only the object; pods run on"
+        return Change(ChangeEffect.REFUSED, f"{cannot}; {how}", f"{first} && {_delete(after)} --cascade=orphan")
+    return Change(ChangeEffect.REFUSED, f"{cannot}; first", _delete(after))
+
+
+def _grown(before: Manifest, after: Manifest) -> tuple[str, str] | None:
+    """The claim of a StatefulSet's first pod and its new size, if only the size of one template has grown."""
+    templates = [copy.deepcopy(manifest["spec"]["volumeClaimTemplates"]) for manifest in (before, after)]
+    (was, *more), (now, *others) = templates
+    old, new = (template["spec"]["resources"]["requests"].pop("storage") for template in (was, now))
+    if more or others or was != now or quantity(new) < quantity(old):
+        return None
+    return f"{now['metadata']['name']}-{after['metadata']['name']}-0", new
+
+
 _MUTABLE: Mapping[str, frozenset[str]] = {
     "Job": frozenset({"activeDeadlineSeconds", "backoffLimit", "parallelism", "suspend", "ttlSecondsAfterFinished"}),
-    "PersistentVolumeClaim": frozenset({"resources"}),
+    CLAIM: frozenset({"resources"}),
     "StatefulSet": frozenset(
         {
             "minReadySeconds",
@@ -188,7 +252,7 @@ def _immutable(before: Manifest, after: Manifest) -> Iterator[str]:
     if kind not in _MUTABLE:
         return
     yield from (f"spec.{name}" for name in sorted({*old, *new} - _MUTABLE[kind]) if old.get(name) != new.get(name))
-    if kind == "PersistentVolumeClaim":
+    if kind == CLAIM:
         was, now = (spec["resources"]["requests"]["storage"] for spec in (old, new))
         if quantity(now) < quantity(was):
             yield f"the size, from {was} to {now},"

@@ -112,11 +112,11 @@ def is_values(path: Path) -> bool:
     return isinstance(document, dict) and "applications" not in document and bool(own & document.keys())
 
 
-def of_values(path: Path) -> list[Manifest]:
+def of_values(path: Path, *, name: str, namespace: str) -> list[Manifest]:
     """The objects for a file of values. Raises ConfigError."""
     values: Any = read_yaml(path)
     try:
-        return objects(render(values, name="switchyard", namespace="switchyard"))
+        return objects(render(values, name=name, namespace=namespace))
     except ConfigError as error:
         raise ConfigError(located(path, error.problems)) from None
 

@@ -36,6 +36,13 @@ def read(path: Path) -> list[Manifest]:
         raise ConfigError([f"{path}: not YAML: {error}"]) from None
 
 
+def is_helms(path: Path) -> bool:
+    """Whether a file is the output of `helm template` or `helm get manifest`, which name each object's template."""
+    return path.is_file() and any(
+        line.startswith("# Source: ") for line in path.read_text(errors="replace").split("\n")
+    )
+
+
 def render(directory: Path, path: str | None = None) -> str:
     """The output of `kubectl kustomize` for `directory`. Raises ConfigError with its message. `path`: the directories
     to search for kubectl, in PATH's form. Default: PATH, and the directory of the running Python.
@@ -57,6 +64,16 @@ def ray_service(manifests: list[Manifest]) -> Manifest:
     if len(services) != 1:
         raise ConfigError([f"expected one RayService, found {len(services)}"])
     return services[0]
+
+
+def in_namespace(manifests: list[Manifest], namespace: str) -> list[Manifest]:
+    """The objects, in that namespace if they name none: Helm leaves it to its command line."""
+    return [
+        {**manifest, "metadata": {"namespace": namespace, **manifest["metadata"]}}
+        if manifest["kind"] != "Namespace"
+        else manifest
+        for manifest in manifests
+    ]
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

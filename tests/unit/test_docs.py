@@ -226,7 +226,7 @@ def test_every_model_command_of_the_gpu_page_writes_a_valid_file_of_the_name_tha
 def test_the_kubernetes_page_makes_the_secrets_and_waits_for_what_its_values_ask_for(tmp_path: Path) -> None:
     page, values = (DOCS / "start" / "kubernetes.md").read_text(), tmp_path / "mine.yaml"
     values.write_text(page.partition("```yaml\n")[2].partition("```")[0])
-    objects = chart.of_values(values)
+    objects = chart.of_values(values, name="switchyard", namespace="switchyard")
     asked = json.dumps(objects)
     made = {*re.findall(r"create secret generic (\S+)", page)}
     assert made == {"switchyard", "switchyard-keys", "switchyard-hub"}

@@ -66,11 +66,22 @@ DOCUMENTED: list[tuple[dict[str, Any], set[ChangeEffect], str]] = [
     ({"nodes": {"L4": {"memory": "32Gi"}}}, {ChangeEffect.NEW_CLUSTER}, "memory"),
     ({"cloud": "gke"}, {ChangeEffect.NEW_CLUSTER}, "nodeSelector"),
     ({"upgrade": "None"}, {ChangeEffect.IN_PLACE}, "upgradeStrategy"),
-    ({"redis": {"size": "4Gi"}}, {ChangeEffect.REFUSED}, "spec.volumeClaimTemplates"),
+    ({"redis": {"size": "4Gi"}}, {ChangeEffect.REFUSED}, "enlarge its claim, whose class must allow it"),
+    ({"redis": {"size": "1Gi"}}, {ChangeEffect.REFUSED}, "spec.volumeClaimTemplates cannot be changed; leave it"),
+    ({"redis": {"storageClass": "fast"}}, {ChangeEffect.REFUSED}, "leave it: the claims that it has made outlive it"),
     ({"operatorNamespace": "operators"}, {ChangeEffect.IN_PLACE}, "NetworkPolicy"),
     ({"weights": {"size": "200Gi"}}, {ChangeEffect.IN_PLACE}, "PersistentVolumeClaim sy-weights"),
     ({"weights": {"size": "50Gi"}}, {ChangeEffect.REFUSED}, "the size, from 100Gi to 50Gi,"),
-    ({"weights": {"storageClass": "nfs"}}, {ChangeEffect.REFUSED}, "spec.storageClassName"),
+    (
+        {"weights": {"storageClass": "nfs"}},
+        {ChangeEffect.REFUSED},
+        "spec.storageClassName cannot be changed; leave it: a deleted claim loses its data",
+    ),
+    (
+        {"models": [LLAMA | {"gpus": 2}, QWEN | {"gpus": 2}]},
+        {ChangeEffect.NEW_CLUSTER},
+        "new cluster: RayService: serveConfigV2, in the second cluster alone",
+    ),
     ({"host": "models.acme.com"}, {ChangeEffect.IN_PLACE}, "HTTPRoute sy is new"),
 ]
 
@@ -88,13 +99,63 @@ def test_nothing_changes_where_nothing_changed() -> None:
     assert changes(BEFORE, rendered(VALUES)) == []
 
 
-def test_what_is_left_out_stays() -> None:
-    (change, *_) = [
-        change
-        for change in changes(rendered(VALUES | {"host": "models.acme.com"}), BEFORE)
-        if "HTTPRoute" in change.what
-    ]
-    assert (change.effect, change.command) == (ChangeEffect.LEFT, "kubectl delete httproute sy")
+KEPT = {"ledger": {"size": "20Gi"}, "host": "models.acme.com"}
+
+
+@pytest.mark.parametrize(
+    ("by_helm", "what", "effect", "command"),
+    [
+        (False, "HTTPRoute sy", ChangeEffect.LEFT, "kubectl delete httproute sy"),
+        (True, "HTTPRoute sy", ChangeEffect.DELETED, None),
+        (False, "PersistentVolumeClaim sy-ledger", ChangeEffect.LEFT, "kubectl delete persistentvolumeclaim sy-ledger"),
+        (True, "PersistentVolumeClaim sy-ledger", ChangeEffect.LEFT, "kubectl delete persistentvolumeclaim sy-ledger"),
+    ],
+)
+def test_helm_deletes_what_is_left_out_but_for_the_ledger(
+    by_helm: bool, what: str, effect: ChangeEffect, command: str | None
+) -> None:
+    listed = changes(rendered(VALUES | KEPT), rendered(VALUES | {"ledger": {"url": "s3://bucket"}}), by_helm=by_helm)
+    (change,) = [change for change in listed if change.what.startswith(what)]
+    assert (change.effect, change.command) == (effect, command)
+
+
+def test_helm_deletes_the_data_of_a_claim_that_it_is_not_told_to_keep() -> None:
+    before = rendered(VALUES | KEPT)
+    for manifest in before:
+        manifest["metadata"].pop("annotations", None)
+    (change,) = [change for change in changes(before, BEFORE, by_helm=True) if "sy-ledger" in change.what]
+    assert change.effect is ChangeEffect.DELETED
+    assert "PersistentVolumeClaim sy-ledger, with its data" in change.what
+
+
+def test_no_printed_command_deletes_data_or_stops_pods() -> None:
+    for values in ({"ledger": {"size": "20Gi", "storageClass": "other"}}, {"redis": {"size": "4Gi"}}):
+        (refused,) = [
+            change
+            for change in changes(
+                rendered(VALUES | KEPT | {"host": ""}), rendered(VALUES | KEPT | {"host": ""} | values)
+            )
+            if change.effect is ChangeEffect.REFUSED
+        ]
+        assert "delete persistentvolumeclaim" not in str(refused)
+        assert refused.command is None or refused.command.endswith("delete statefulset sy-redis --cascade=orphan")
+
+
+def test_a_larger_claim_of_redis_is_patched_first() -> None:
+    (change,) = changes(BEFORE, rendered(VALUES | {"redis": {"size": "4Gi"}}))
+    assert change.command is not None
+    patch, delete = change.command.split(" && ")
+    assert patch.startswith("kubectl patch persistentvolumeclaim data-sy-redis-0 --type=merge --patch=")
+    assert json.loads(shlex.split(patch)[-1].partition("=")[2]) == {
+        "spec": {"resources": {"requests": {"storage": "4Gi"}}}
+    }
+    assert delete == "kubectl delete statefulset sy-redis --cascade=orphan"
+
+
+def test_without_a_second_cluster_what_is_served_changes_in_place() -> None:
+    after = VALUES | {"upgrade": "None", "models": [LLAMA | {"gpus": 2}, QWEN | {"gpus": 2}]}
+    listed = changes(rendered(VALUES | {"upgrade": "None"}), rendered(after))
+    assert "in place: RayService: serveConfigV2" in map(str, listed)
 
 
 def changed(change: Callable[[Any], object]) -> list[Change]:
@@ -190,3 +251,31 @@ def test_the_command_says_it_before_it_is_applied(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err.startswith("refused: PersistentVolumeClaim")
     assert main(["check", str(after), "--against", str(tmp_path / "gone.yaml")]) == 1
     assert "gone.yaml: No such file" in capsys.readouterr().err
+
+
+def test_printed_commands_are_for_the_release_and_namespace_that_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    after.write_text(yaml.safe_dump(first(replicas="1-5")))
+    before.write_text(yaml.safe_dump(VALUES))
+    assert main(["check", str(after), "--against", str(before), "--name", "blue", "--namespace", "llm"]) == 0
+    printed = capsys.readouterr().out
+    assert "kubectl -n llm patch raycluster $(kubectl -n llm get rayservice blue -o" in printed
+    text = "".join(f"---\n# Source: switchyard/x.yaml\n{yaml.safe_dump(manifest)}" for manifest in BEFORE)
+    before.write_text(text)  # as `helm get manifest sy`
+    assert main(["check", str(after), "--against", str(before), "--namespace", "llm"]) == 0
+    assert "$(kubectl -n llm get rayservice sy -o" in capsys.readouterr().out
+
+
+def test_helms_output_and_values_say_what_helm_deletes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    before.write_text(yaml.safe_dump(VALUES | KEPT))
+    after.write_text(yaml.safe_dump(VALUES | {"ledger": {"size": "20Gi"}}))
+    assert main(["check", str(after), "--against", str(before)]) == 0
+    assert "deleted: HTTPRoute switchyard: `helm upgrade` deletes" in capsys.readouterr().out
+    objects = yaml.safe_dump_all(chart.objects(chart.render(VALUES, name="switchyard", namespace="switchyard")))
+    for head, said in (("# Source: switchyard/x.yaml\n", "deleted: HTTPRoute"), ("", "left behind: HTTPRoute")):
+        after.write_text(f"{head}{objects}")
+        assert main(["check", str(after), "--against", str(before)]) == 0
+        assert said in capsys.readouterr().out
