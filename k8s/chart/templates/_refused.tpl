@@ -108,6 +108,7 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- if not .Values.models }}
 {{- fail "models: there is none; add one, as {name: qwen3-8b, source: \"hf:Qwen/Qwen3-8B\", gpu: L4, replicas: 1-8}" }}
 {{- end }}
+{{- include "switchyard.refusedEngine" (list "engine" .Values.engine) }}
 {{- $places := dict "router" "the router" "experiments" "the controller of experiments" }}{{ $tasks := dict }}
 {{- range $i, $model := .Values.models }}
 {{- $at := printf "models[%d]" $i }}
@@ -122,6 +123,7 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- fail (printf "%s.gpus: the model has no gpu, so it runs on CPUs; write gpu, as L4, or leave gpus out" $at) }}
 {{- end }}
 {{- $engine := default (dict) $model.engine }}
+{{- include "switchyard.refusedEngine" (list (printf "%s.engine" $at) $engine) }}
 {{- $product := mul (default (default 1 $model.gpus) (get $engine "tensor_parallel_size")) (default 1 (get $engine "pipeline_parallel_size")) }}
 {{- if and (hasKey $model "gpus") (ne (int $product) (int $model.gpus)) }}
 {{- fail (printf "%s.gpus: %d, but the engine's tensor_parallel_size times its pipeline_parallel_size is %d; leave gpus out" $at (int $model.gpus) (int $product)) }}
@@ -169,10 +171,13 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- /* Who may call, and each endpoint's traffic, with what `router` says of them. */}}
 {{- define "switchyard.refusedRouter" -}}
 {{- $router := fromJson (include "switchyard.router" .) }}
-{{- with $router.access }}
-{{- if not (or .keys_file .oidc .allow_anonymous) }}{{ fail "router.access: everyone could call; write keys_file, oidc or allow_anonymous: true" }}{{ end }}
-{{- end }}
+{{- include "switchyard.refusedCallers" $router }}
 {{- range $name, $endpoint := $router.endpoints }}
+{{- $behind := dict "fallback" (default (list) (get $endpoint "fallback")) }}
+{{- with get $endpoint "mirror" }}{{ $_ := set $behind "mirror.deployment" (list .deployment) }}{{ end }}
+{{- range $place, $listed := $behind }}
+{{- range $listed }}{{ include "switchyard.refusedDeployment" (list $router $name $place .) }}{{ end }}
+{{- end }}
 {{- $sum := 0 }}{{ $shares := list }}{{ $without := list }}
 {{- $traffic := default (dict) (get $endpoint "traffic") }}
 {{- range $deployment, $share := $traffic }}
@@ -189,6 +194,65 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- if lt (int $sum) 100 }}{{ $instead = printf "add %d" (sub 100 $sum) }}{{ end }}
 {{- if and (lt (int $sum) 100) (eq 1 (len $without)) }}{{ $instead = printf "write share: %d for %s" (sub 100 $sum) (index $without 0) }}{{ end }}
 {{- fail (printf "models: the shares of the endpoint %s sum to %d (%s), not to 100: %s" $name $sum (join ", " $shares) $instead) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* (list ROUTER ENDPOINT PLACE NAME): refuses what cannot answer for the endpoint. */}}
+{{- define "switchyard.refusedDeployment" -}}
+{{- $router := index . 0 }}{{ $endpoint := get $router.endpoints (index . 1) }}{{ $name := index . 3 }}
+{{- $at := printf "router.endpoints.%s.%s: %s" (index . 1) (index . 2) $name }}
+{{- if not (hasKey $router.deployments $name) }}
+{{- fail (printf "%s: no model has this name; write one of %s" $at (join ", " (keys $router.deployments | sortAlpha))) }}
+{{- end }}
+{{- $tasks := default $endpoint.tasks (get (get $router.deployments $name) "tasks") }}
+{{- range $endpoint.tasks }}
+{{- if not (has . $tasks) }}{{ fail (printf "%s is for %s, but the endpoint for %s; write another model" $at (join ", " $tasks) (join ", " $endpoint.tasks)) }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* The callers that the router's configuration names, and the endpoints that it gives them. */}}
+{{- define "switchyard.refusedCallers" -}}
+{{- $router := . }}{{ $endpoints := join ", " (keys $router.endpoints | sortAlpha) }}
+{{- range $task, $endpoint := $router.defaults }}
+{{- if not (hasKey $router.endpoints $endpoint) }}{{ fail (printf "router.defaults.%s: '%s' is no endpoint; write one of %s" $task $endpoint $endpoints) }}{{ end }}
+{{- end }}
+{{- with $router.access }}
+{{- $access := . }}
+{{- if not (or .keys_file .oidc .allow_anonymous) }}{{ fail "router.access: everyone could call; write keys_file, oidc or allow_anonymous: true" }}{{ end }}
+{{- $roles := dict "managers" (default (list) .managers) "router.access.viewers" (default (list) .viewers) }}
+{{- range $endpoint, $listed := default (dict) .operators }}
+{{- if not (hasKey $router.endpoints $endpoint) }}{{ fail (printf "router.access.operators.%s: no endpoint has this name; write one of %s" $endpoint $endpoints) }}{{ end }}
+{{- $_ := set $roles (printf "router.access.operators.%s" $endpoint) $listed }}
+{{- end }}
+{{- range $endpoint, $_ := default (dict) (get (default (dict) .limits) "endpoints") }}
+{{- if not (or (hasKey $router.endpoints $endpoint) (hasKey $router.deployments $endpoint)) }}
+{{- fail (printf "router.access.limits.endpoints.%s: no endpoint has this name; write one of %s" $endpoint $endpoints) }}
+{{- end }}
+{{- end }}
+{{- range $place, $listed := $roles }}
+{{- range $name := $listed }}
+{{- $hasKeys := or $access.keys_file $access.issue_keys }}
+{{- if eq "anonymous" $name }}{{ fail (printf "%s: 'anonymous' would give everyone the role; remove it" $place) }}{{ end }}
+{{- if and (hasPrefix "key:" $name) (not $hasKeys) }}{{ fail (printf "%s: '%s', but there are no keys; write keys_file in router.access, or remove it" $place $name) }}{{ end }}
+{{- if and (hasPrefix "oidc:" $name) (not $access.oidc) }}{{ fail (printf "%s: '%s', but there are no tokens; write oidc in router.access, or remove it" $place $name) }}{{ end }}
+{{- if and $hasKeys $access.oidc (not (hasPrefix "key:" $name)) (not (hasPrefix "oidc:" $name)) }}
+{{- fail (printf "%s: '%s' may be a key's name or a token's principal; write key:%s or oidc:%s" $place $name $name $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* (list PLACE ENGINE): sizes that vLLM takes, and with which no replica starts. */}}
+{{- define "switchyard.refusedEngine" -}}
+{{- $place := index . 0 }}{{ $engine := index . 1 }}
+{{- if gt (int (get $engine "data_parallel_size")) 1 }}
+{{- fail (printf "%s.data_parallel_size: a replica has one copy of the model; leave it out, and raise replicas" $place) }}
+{{- end }}
+{{- range list "prefill_context_parallel_size" "data_parallel_size_local" "nnodes" }}
+{{- if gt (int (get $engine .)) 1 }}
+{{- fail (printf "%s.%s: a replica has tensor_parallel_size times pipeline_parallel_size processors, and none more; leave it out" $place .) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -46,6 +46,7 @@ def helm_says(real: Helm, values: Mapping[str, Any], name: str = "switchyard") -
     return ""
 
 
+OIDC = {"issuer": "https://login.example.com", "audience": "switchyard"}
 HOST = {**of(), "host": "a.b"}
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -129,6 +130,47 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({**of(), "ledger": {"url": "s3://a", "size": "1Gi"}}, "ledger.size: without effect beside ledger.url"),
     ({**of(), "ledger": {"size": "10GB"}}, "ledger.size: '10GB': write a number and Mi, Gi or Ti, as 10Gi"),
     ({**of(), "router": {"access": {"keys_file": None}}}, "router.access: everyone could call"),
+    (
+        {**of(), "managers": ["a"], "router": {"access": {"oidc": OIDC}}},
+        "managers: 'a' may be a key's name or a token's",
+    ),
+    ({**of(), "router": {"access": {"oidc": OIDC, "viewers": ["b"]}}}, "write key:b or oidc:b"),
+    ({**of(), "managers": ["oidc:a"]}, "managers: 'oidc:a', but there are no tokens; write oidc in router.access"),
+    (
+        {**of(), "router": {"access": {"oidc": OIDC, "keys_file": None}}},
+        "managers: 'key:platform-team', but there are no keys; write keys_file in router.access, or remove it",
+    ),
+    ({**of(), "managers": ["anonymous"]}, "managers: 'anonymous' would give everyone the role"),
+    (
+        {**of(), "router": {"access": {"operators": {"chta": ["key:a"]}}}},
+        "router.access.operators.chta: no endpoint has this name; write one of chat",
+    ),
+    (
+        {**of(), "router": {"access": {"limits": {"endpoints": {"x": {"requests_per_minute": 1}}}}}},
+        "router.access.limits.endpoints.x: no endpoint has this name; write one of chat",
+    ),
+    ({**of(), "router": {"defaults": {"chat": "x"}}}, "router.defaults.chat: 'x' is no endpoint; write one of chat"),
+    (
+        {**of(), "router": {"endpoints": {"chat": {"fallback": ["z"]}}}},
+        "router.endpoints.chat.fallback: z: no model has this name; write one of m",
+    ),
+    (
+        {**of(), "router": {"endpoints": {"chat": {"mirror": {"deployment": "z", "percent": 1}}}}},
+        "router.endpoints.chat.mirror.deployment: z: no model has this name",
+    ),
+    (
+        {
+            "models": [
+                *of()["models"],
+                {"name": "e", "source": "package:e", "gpu": "L4", "replicas": 1, "task": "embeddings"},
+            ],
+            "router": {"endpoints": {"chat": {"fallback": ["e"]}}},
+        },
+        "router.endpoints.chat.fallback: e is for embeddings, but the endpoint for chat, completions, responses",
+    ),
+    (of(engine={"data_parallel_size": 2}), "models[0].engine.data_parallel_size: a replica has one copy of the model"),
+    ({**of(), "engine": {"data_parallel_size": 2}}, "engine.data_parallel_size: a replica has one copy of the model"),
+    (of(engine={"nnodes": 2}), "models[0].engine.nnodes: a replica has tensor_parallel_size times"),
     ({"serveConfig": "applications:\n\t- name: x\n"}, "serveConfig: not YAML with a list of `applications`"),
     ({"serveConfig": "a"}, "serveConfig: not YAML with a list of `applications`"),
 ]
