@@ -475,6 +475,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "le": lambda first, second: _alike(first, second) and first <= second,
     "lt": lambda first, second: _alike(first, second) and first < second,
     "max": lambda *numbers: max(map(_int, numbers)),
+    "min": lambda *numbers: min(map(_int, numbers)),
     "mul": lambda *numbers: _product(map(_int, numbers)),
     "ne": lambda first, second: _alike(first, second) and first != second,
     "nindent": lambda spaces, text: "\n" + _indented(spaces, text),

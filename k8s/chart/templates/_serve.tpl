@@ -194,17 +194,44 @@ in place only at the end. Each: name, gpu (Ray's type; empty for CPUs), and the 
 {{- $own := default (dict) (get $root.Values.nodes $type) }}
 {{- $fact := $facts.cpu }}{{ if $group.gpu }}{{ $fact = default (dict) (get $facts.gpus $type) }}{{ end }}
 {{- $gpus := ternary $group.gpus 0 (ne "" $group.gpu) }}
-{{- $memory := int (trimSuffix "Gi" (toString (default "0Gi" (get $fact "memory")))) }}
-{{- $values := default (list) (get $fact $root.Values.cloud) }}
-{{- if and $group.gpu (or (not $fact) (not $values)) (not (hasKey $own "nodeSelector")) }}
+{{- $machines := default (list) (get (default (dict) (get $facts.machines $root.Values.cloud)) $type) }}
+{{- $fitting := list }}{{ $most := 0 }}
+{{- range $machines }}
+{{- $most = max $most (index . 0) }}
+{{- if ge (int (index . 0)) (int $gpus) }}{{ $fitting = append $fitting . }}{{ end }}
+{{- end }}
+{{- if and $group.gpu (not (hasKey $own "nodeSelector")) }}
+{{- if not (or $machines (get $fact $root.Values.cloud)) }}
 {{- fail (printf "nodes.%s: set nodeSelector: the chart knows no label of cloud %s for this GPU" $type $root.Values.cloud) }}
+{{- end }}
+{{- if and $machines (not $fitting) }}
+{{- fail (printf "nodes.%s.gpus: a pod has %d, but no machine of %s has more than %d; lower the model's gpus, or write %d here, so that a replica has several pods" $type (int $gpus) $root.Values.cloud (int $most) (int $most)) }}
+{{- end }}
 {{- end }}
 {{- if not (or $fact (and (hasKey $own "cpu") (hasKey $own "memory"))) }}
 {{- fail (printf "nodes.%s: set cpu and memory: the chart does not know this GPU" $type) }}
 {{- end }}
-{{- $all := dict "gpus" $gpus "cpu" (mul (default 0 (get $fact "cpu")) (max 1 $gpus)) "memory" (printf "%dGi" (mul $memory (max 1 $gpus))) "shm" (ternary "8Gi" "2Gi" (ne "" $group.gpu)) "max" (add $group.pods (ternary 2 1 (ne "" $group.gpu))) "tolerations" (list) "runtimeClassName" "" "label" (get $facts.clouds $root.Values.cloud) "values" $values "nodeSelector" (dict) }}
+{{- $cpu := mul (default 0 (get $fact "cpu")) (max 1 $gpus) }}
+{{- $memory := mul (int (trimSuffix "Gi" (toString (default "0Gi" (get $fact "memory"))))) (max 1 $gpus) }}
+{{- if $fitting }}
+{{- $machine := index $fitting 0 }}
+{{- $cpu = min $cpu (div (mul 7 (index $machine 1) $gpus) (mul 8 (index $machine 0))) }}
+{{- $memory = min $memory (div (mul 7 (index $machine 2) $gpus) (mul 8 (index $machine 0))) }}
+{{- end }}
+{{- $values := default (list) (get $fact $root.Values.cloud) }}
+{{- $all := dict "gpus" $gpus "cpu" $cpu "memory" (printf "%dGi" (int $memory)) "shm" (ternary "8Gi" "2Gi" (ne "" $group.gpu)) "max" (add $group.pods (ternary 2 1 (ne "" $group.gpu))) "tolerations" (list) "runtimeClassName" "" "label" (get $facts.clouds $root.Values.cloud) "values" $values "nodeSelector" (dict) }}
 {{- if hasKey $own "nodeSelector" }}{{ $_ := set $all "values" (list) }}{{ end }}
 {{- $all = fromJson (include "switchyard.merged" (list $all $own)) }}
+{{- if and $machines (not (hasKey $own "nodeSelector")) }}
+{{- $holding := list }}
+{{- range $fitting }}
+{{- if and (lt (int $all.cpu) (int (index . 1))) (lt (int (include "switchyard.mebibytes" $all.memory)) (int (mul 1024 (index . 2)))) }}{{ $holding = append $holding . }}{{ end }}
+{{- end }}
+{{- if not $holding }}
+{{- fail (printf "nodes.%s: no machine of %s with %d %s has more than %d cores and %s; lower cpu or memory, or write the nodeSelector of one that has" $type $root.Values.cloud (int $gpus) $type (int $all.cpu) $all.memory) }}
+{{- end }}
+{{- if not $all.values }}{{ range $holding }}{{ $_ := set $all "values" (append $all.values (index . 3)) }}{{ end }}{{ end }}
+{{- end }}
 {{- if lt (int $all.max) (int $group.pods) }}
 {{- fail (printf "nodes.%s.max: %d pods, but the models' replicas need %d; raise it, or leave it out" $type (int $all.max) (int $group.pods)) }}
 {{- end }}

@@ -271,6 +271,52 @@ def test_a_model_is_five_values() -> None:
     assert (group["groupName"], group["maxReplicas"]) == ("gpu-l4", 10)
 
 
+def engines_pod(values: Mapping[str, Any]) -> Any:
+    return ray_service(chart.objects(render(values)))["spec"]["rayClusterConfig"]["workerGroupSpecs"][1]["template"][
+        "spec"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cloud", "gpu", "gpus", "cpu", "memory", "machines"),
+    [
+        ("aks", "A100-80G", 4, 40, "480Gi", ["Standard_NC96ads_A100_v4", "Standard_ND96amsr_A100_v4"]),
+        ("aks", "T4", 4, 24, "88Gi", ["Standard_NC64as_T4_v3"]),
+        ("aks", "H100", 8, 84, "1440Gi", ["Standard_ND96isr_H100_v5"]),
+        ("aks", "H200", 8, 84, "1600Gi", ["Standard_ND96isr_H200_v5"]),
+        ("eks", "B200", 8, 160, "1792Gi", ["b200"]),
+        ("eks", "H100", 1, 14, "180Gi", ["h100"]),
+        ("gke", "L4", 1, 6, "24Gi", ["nvidia-l4"]),
+        ("onprem", "H100", 8, 160, "1440Gi", ["NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe"]),
+    ],
+)
+def test_a_pod_is_sized_for_the_machines_that_the_cloud_has(
+    cloud: str, gpu: str, gpus: int, cpu: int, memory: str, machines: list[str]
+) -> None:
+    pod = engines_pod({"cloud": cloud, "models": [{**MODEL, "gpu": gpu, "gpus": gpus}]})
+    requests = pod["containers"][0]["resources"]["requests"]
+    assert (requests["cpu"], requests["memory"]) == (str(cpu), memory)
+    assert [name for name in machines if name not in json.dumps(pod)] == []
+    assert "Standard_NC24ads" not in json.dumps(pod), "it has one GPU"
+
+
+def test_every_pod_leaves_a_machine_room_for_the_system() -> None:
+    facts = yaml.safe_load((CHART / "files/gpus.yaml").read_text())
+    for cloud, types in facts["machines"].items():
+        for gpu, machines in types.items():
+            for gpus in {machine[0] for machine in machines}:
+                pod = engines_pod({"cloud": cloud, "models": [{**MODEL, "gpu": gpu, "gpus": gpus}]})
+                requests = pod["containers"][0]["resources"]["requests"]
+                cpu, memory = int(requests["cpu"]), int(requests["memory"].removesuffix("Gi"))
+                exact = [machine for machine in machines if machine[0] == gpus]
+                assert all(cpu <= 7 / 8 * machine[1] and memory <= 7 / 8 * machine[2] for machine in exact), (
+                    cloud,
+                    gpu,
+                )
+                names = [machine[3] for machine in exact if len(machine) > 3]
+                assert all(name in json.dumps(pod) for name in names)
+
+
 def test_the_types_of_gpus_have_rays_names() -> None:
     from ray.util.accelerators import accelerators
 

@@ -94,6 +94,18 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({**of(gpu=None), "nodes": {"cpu": {"cpu": 1}}}, "nodes.cpu.cpu: 1, but a replica of m needs 1 and a half"),
     ({**of(), "cloud": "aks"}, "nodes.L4: set nodeSelector"),
     (of(gpu="V100"), "nodes.V100: set nodeSelector"),
+    (
+        {**of(gpu="T4", gpus=8), "cloud": "aks"},
+        "nodes.T4.gpus: a pod has 8, but no machine of aks has more than 4; lower the model's gpus, or write 4 here",
+    ),
+    (
+        {**of(gpu="H100"), "cloud": "eks", "nodes": {"H100": {"cpu": 192}}},
+        "nodes.H100: no machine of eks with 1 H100 has more than 192 cores and 180Gi; lower cpu or memory",
+    ),
+    (
+        {**of(), "cloud": "gke", "nodes": {"L4": {"memory": "1Ti"}}},
+        "nodes.L4: no machine of gke with 1 L4 has more than 6 cores and 1Ti",
+    ),
     ({**of(gpu="V100"), "nodes": {"V100": {"nodeSelector": {"a": "b"}}}}, "nodes.V100: set cpu and memory"),
     ({**of(), "routers": {"min": 5}}, "routers.min: 5 is more than routers.max, 4"),
     ({**of(), "host": "https://Models.example.com:443/v1"}, "write a host's name, as models.example.com"),
