@@ -300,6 +300,23 @@ def test_a_pod_is_sized_for_the_machines_that_the_cloud_has(
     assert "Standard_NC24ads" not in json.dumps(pod), "it has one GPU"
 
 
+def test_engines_have_the_image_and_the_variables_of_their_kind() -> None:
+    """GKE mounts the driver where the linker does not look."""
+    both = [{**MODEL, "share": 100}, {"name": "e", "source": "package:e", "task": "embeddings", "replicas": 1}]
+    values = {"models": both, "image": {"repository": "r.example.com/s"}, "engineImage": {"cpuTag": "c"}}
+    _, gpu, cpu = ray_service(chart.objects(render(values)))["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    containers = [group["template"]["spec"]["containers"][0] for group in (gpu, cpu)]
+    assert [container["image"] for container in containers] == ["r.example.com/s:0.1.0-gpu", "r.example.com/s:c"]
+    drivers = [[one["value"] for one in each["env"] if one["name"] == "LD_LIBRARY_PATH"] for each in containers]
+    assert drivers == [["/usr/local/nvidia/lib64"], []]
+
+
+@pytest.mark.parametrize(("least", "budgets"), [(1, 0), (2, 1)])
+def test_a_budget_never_blocks_the_only_routers_node(least: int, budgets: int) -> None:
+    kinds = [one["kind"] for one in chart.objects(render({"models": [MODEL], "routers": {"min": least}}))]
+    assert kinds.count("PodDisruptionBudget") == budgets
+
+
 def test_every_pod_leaves_a_machine_room_for_the_system() -> None:
     facts = yaml.safe_load((CHART / "files/gpus.yaml").read_text())
     for cloud, types in facts["machines"].items():

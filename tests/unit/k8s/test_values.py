@@ -121,6 +121,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "secrets.cluster: 'My_Secret': write a name of Kubernetes, as my-secret",
     ),
     ({**of(), "image": {"repository": "r.example.com/sw:1.0"}}, "write r.example.com/sw, and the tag as image.tag"),
+    ({**of(), "engineImage": {"cpuTag": "a b"}}, "engineImage.cpuTag: 'a b': write an image's tag"),
+    ({**of(), "engineImage": {"repository": "r.com/a:1"}}, "write r.com/a, and the tag as engineImage.gpuTag"),
     ({**of(), "image": {"tag": "a b"}}, "image.tag: 'a b': write an image's tag"),
     ({**of(), "image": {"pullSecrets": ["A"]}}, "image.pullSecrets[0]: 'A': write a name of Kubernetes, as a"),
     (

@@ -58,7 +58,7 @@ DOCUMENTED: list[tuple[dict[str, Any], set[ChangeEffect], str]] = [
     ({"nodes": {"L4": {"tolerations": [{"key": "gpus", "operator": "Exists"}]}}}, {ChangeEffect.PATCH}, "tolerations"),
     ({"image": {"tag": "0.1.1"}}, {ChangeEffect.NEW_CLUSTER}, ".image"),
     (
-        {"engineImage": {"tag": "0.1.1"}},
+        {"engineImage": {"gpuTag": "0.1.1"}},
         {ChangeEffect.NEW_CLUSTER},
         "workerGroupSpecs[gpu-l4].template.spec.containers",
     ),
