@@ -47,8 +47,8 @@ from app.upstream.target import Target
 _MAX_ERROR_BYTES = 64 * 1024
 
 _BACKPRESSURE = b"Request dropped due to backpressure"
-"""Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy counts as healthy.
-"""
+"""How Ray Serve's answer begins, as plain text, when the queue of a replica is full (`max_queued_requests`), or that of
+its own proxy, where requests wait for a replica: numbers follow there. Busy counts as healthy."""
 
 
 class translated:
@@ -98,7 +98,7 @@ async def failed(response: Response, target: Target) -> SwitchyardError:
     status = response.status
     if status in (401, 403):
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
-    if status == 503 and body == _BACKPRESSURE:
+    if status == 503 and body.startswith(_BACKPRESSURE):
         return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
     # Not the engine's own errors: the ingress has no replica, or the replica has closed the connection.
     if status >= 500 and (NO_SERVER_HEADER in response.headers or not response.media_type.endswith("json")):

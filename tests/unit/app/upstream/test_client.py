@@ -1,6 +1,7 @@
 """Calls of deployments: the handling of each response, and of missing ones."""
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import closing
 
@@ -13,6 +14,10 @@ from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED
 from app.upstream.client import Upstream
 from app.upstream.target import Target
 from tests.support.processes.raw_server import Server, serving
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own, when it is imported
+    from ray.serve.exceptions import BackPressureError
 
 TIMEOUTS = Timeouts()
 STREAMED = "/v1/chat/completions"
@@ -103,6 +108,7 @@ async def test_the_request_has_the_targets_model_and_key(upstream: Upstream) -> 
         (whole(502, b"<html>", media_type="text/html"), Unanswered, "is not available"),
         (whole(503, b"{}"), Unavailable, "at capacity"),
         (whole(503, b"Request dropped due to backpressure", media_type="text/plain"), Unavailable, "at capacity"),
+        (whole(503, str(BackPressureError(1, 1)).encode(), media_type="text/plain"), Unavailable, "at capacity"),
         (whole(503, b"{}", "x-switchyard-no-server: 1"), Unreachable, "is not available"),
     ],
 )
