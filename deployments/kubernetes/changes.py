@@ -158,7 +158,7 @@ def _by_name(objects: Sequence[Manifest]) -> dict[_Name, Manifest]:
     return {
         (manifest["kind"], manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]): manifest
         for manifest in objects
-        if manifest["kind"] != "RayService"
+        if manifest["kind"] not in ("RayService", "Namespace")  # other releases and the Secrets are in it, too
     }
 
 

@@ -25,16 +25,6 @@ VALUES, SERVED = "values.yaml", "serve_config.yaml"
 """The files of a cluster's directory from which the others are written. The second may be absent: a whole Serve
 configuration in place of `models`."""
 
-_NAMESPACE = """\
-apiVersion: v1
-kind: Namespace
-metadata:
-  name: {namespace}
-  labels:
-    pod-security.kubernetes.io/enforce: restricted
-    pod-security.kubernetes.io/warn: restricted
-"""
-
 
 def render(values: Mapping[str, Any], *, name: str, namespace: str, chart: Path = CHART) -> dict[str, str]:
     """The chart's files of objects, each by its name, for the values that differ from its own. Raises ConfigError that
@@ -137,13 +127,13 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def files(values: Mapping[str, Any], *, name: str, namespace: str) -> dict[str, str]:
-    """The files of the folder with the objects, kustomization.yaml among them. Raises ConfigError for values that are
+    """The files of the folder with the objects, kustomization.yaml among them. The namespace is not: other releases and
+    the Secrets are in it, too, and `kubectl delete -k` would delete them. Raises ConfigError for values that are
     wrong, and for models that no group of nodes can hold."""
     rendered = render(values, name=name, namespace=namespace)
     found = objects(rendered)
     if problems := capacity.problems(ray_service(found), found):
         raise ConfigError(problems)
-    rendered["namespace.yaml"] = _NAMESPACE.format(namespace=namespace)
     folder = {"namespace": namespace, "resources": sorted(rendered)}
     return {file: _HEADER + text for file, text in {**rendered, KUSTOMIZATION: _kustomization(folder)}.items()}
 

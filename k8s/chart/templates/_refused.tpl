@@ -79,6 +79,7 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- range $type, $nodes := .Values.nodes }}
 {{- if $nodes.memory }}{{ $_ := set $sizes (printf "nodes.%s.memory" $type) $nodes.memory }}{{ end }}
 {{- if $nodes.shm }}{{ $_ := set $sizes (printf "nodes.%s.shm" $type) $nodes.shm }}{{ end }}
+{{- include "switchyard.refusedPlacement" (list (printf "nodes.%s" $type) $nodes) }}
 {{- if ne $type "cpu" }}{{ include "switchyard.typeOfGpu" (list $ (printf "nodes.%s" $type) $type) }}{{ end }}
 {{- end }}
 {{- range $place, $size := $sizes }}
@@ -90,9 +91,38 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- if $.Values.ledger.size }}{{ fail "ledger.size: without effect beside ledger.url; remove one" }}{{ end }}
 {{- if $.Values.serveConfig }}{{ fail "ledger.url: without effect beside serveConfig; write it there" }}{{ end }}
 {{- end }}
+{{- include "switchyard.refusedPlacement" (list "head" .Values.head) }}
+{{- include "switchyard.refusedPlacement" (list "routers" .Values.routers) }}
 {{- if gt (int .Values.routers.min) (int .Values.routers.max) }}
 {{- fail (printf "routers.min: %d is more than routers.max, %d; raise that, or lower this" (int .Values.routers.min) (int .Values.routers.max)) }}
 {{- end }}
+{{- end }}
+
+{{- /* (list PLACE VALUES): nodeSelector and tolerations that the API server refuses, and with them every pod. */}}
+{{- define "switchyard.refusedPlacement" -}}
+{{- $place := index . 0 }}
+{{- range $key, $value := default (dict) (get (index . 1) "nodeSelector") }}
+{{- include "switchyard.label" (list (printf "%s.nodeSelector" $place) $key $value) }}
+{{- end }}
+{{- range $i, $toleration := default (list) (get (index . 1) "tolerations") }}
+{{- $at := printf "%s.tolerations[%d]" $place $i }}
+{{- $exists := eq "Exists" (default "Equal" (get $toleration "operator")) }}
+{{- if get $toleration "key" }}{{ include "switchyard.label" (list $at (get $toleration "key") (default "" (get $toleration "value"))) }}
+{{- else if not $exists }}{{ fail (printf "%s: there is no key; write the taint's, or operator: Exists alone, for every taint" $at) }}
+{{- end }}
+{{- if and $exists (get $toleration "value") }}{{ fail (printf "%s.value: none with operator: Exists; remove it, or write operator: Equal" $at) }}{{ end }}
+{{- if and (hasKey $toleration "tolerationSeconds") (ne "NoExecute" (default "" (get $toleration "effect"))) }}
+{{- fail (printf "%s.tolerationSeconds: only with effect: NoExecute; write that, or remove it" $at) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* (list PLACE KEY VALUE): refuses what is no label of a node. */}}
+{{- define "switchyard.label" -}}
+{{- $place := index . 0 }}{{ $key := index . 1 }}{{ $value := index . 2 }}
+{{- $part := `[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?` }}
+{{- include "switchyard.matching" (list $place $key (printf `^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?%s$` $part) "a label's name, as pool or example.com/pool") }}
+{{- include "switchyard.matching" (list (printf "%s.%s" $place $key) $value (printf `^(%s)?$` $part) "a label's value: at most 63 letters, digits, hyphens, dots and underscores") }}
 {{- end }}
 
 {{- /* (list $ PLACE TYPE): refuses a type of GPU that Ray does not know. The longest known name in a wrong one is meant. */}}

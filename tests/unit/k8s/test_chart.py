@@ -86,8 +86,8 @@ def test_kustomize_makes_the_same_objects_as_helm(real: Helm, file: Path, tmp_pa
 
 
 def built(directory: Path) -> list[Any]:
-    """kustomize's objects, without what Helm leaves to the command line: the Namespace, and the namespace of each."""
-    objects = [manifest for manifest in kustomized(directory) if manifest["kind"] != "Namespace"]
+    """kustomize's objects, without what Helm leaves to the command line: the namespace of each."""
+    objects = kustomized(directory)
     assert {manifest["metadata"].pop("namespace") for manifest in objects} == {"team"}
     return objects
 
@@ -156,6 +156,7 @@ def test_two_releases_in_a_namespace_share_nothing() -> None:
     blue, green = (render(values, name=name, namespace="team") for name in ("blue-1", "green-2"))
     named = {file: HASH.sub("#", text.replace("blue-1", "green-2")) for file, text in blue.items()}
     assert named == {file: HASH.sub("#", text) for file, text in green.items()}
+    assert "namespace.yaml" not in chart.files(values, name="blue-1", namespace="team"), "`kubectl delete -k` of one"
     both = chart.objects(blue), chart.objects(green)
     assert not {identity(manifest) for manifest in both[0]} & {identity(manifest) for manifest in both[1]}
     absent = [problem for problem in policies.resolved_references(both[0]) if "no Secret blue-1" not in problem]

@@ -107,6 +107,27 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "nodes.L4: no machine of gke with 1 L4 has more than 6 cores and 1Ti",
     ),
     ({**of(gpu="V100"), "nodes": {"V100": {"nodeSelector": {"a": "b"}}}}, "nodes.V100: set cpu and memory"),
+    (
+        {**of(), "head": {"nodeSelector": {"a b": "x"}}},
+        "head.nodeSelector: 'a b': write a label's name, as pool or example.com/pool",
+    ),
+    ({**of(), "routers": {"nodeSelector": {"a": "x y"}}}, "routers.nodeSelector.a: 'x y': write a label's value"),
+    (
+        {**of(), "nodes": {"L4": {"tolerations": [{"operator": "Equal", "value": "x"}]}}},
+        "nodes.L4.tolerations[0]: there is no key; write the taint's, or operator: Exists alone",
+    ),
+    (
+        {**of(), "head": {"tolerations": [{"key": "a", "value": "x y"}]}},
+        "head.tolerations[0].a: 'x y': write a label's",
+    ),
+    (
+        {**of(), "head": {"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]}},
+        "head.tolerations[0].value: none with operator: Exists; remove it",
+    ),
+    (
+        {**of(), "head": {"tolerations": [{"key": "a", "tolerationSeconds": 9}]}},
+        "head.tolerations[0].tolerationSeconds: only with effect: NoExecute",
+    ),
     ({**of(), "routers": {"min": 5}}, "routers.min: 5 is more than routers.max, 4"),
     ({**of(), "host": "https://Models.example.com:443/v1"}, "write a host's name, as models.example.com"),
     ({**of(), "host": "*foo.com"}, "host: '*foo.com': write a host's name"),

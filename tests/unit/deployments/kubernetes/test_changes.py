@@ -128,6 +128,11 @@ def test_helm_deletes_the_data_of_a_claim_that_it_is_not_told_to_keep() -> None:
     assert "PersistentVolumeClaim sy-ledger, with its data" in change.what
 
 
+def test_no_command_deletes_a_namespace_that_former_manifests_had() -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "models"}}
+    assert changes([*BEFORE, namespace], BEFORE) == []
+
+
 def test_no_printed_command_deletes_data_or_stops_pods() -> None:
     for values in ({"ledger": {"size": "20Gi", "storageClass": "other"}}, {"redis": {"size": "4Gi"}}):
         (refused,) = [

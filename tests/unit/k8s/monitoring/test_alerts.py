@@ -151,6 +151,15 @@ CASES: dict[str, Case] = {
         {"name": "blue", "namespace": "team"},
         "30m",
     ),
+    "SwitchyardUpgradeStuck": Case(
+        {'kuberay_service_condition_upgrade_in_progress{name="blue", namespace="team", condition="true"}': "1x90"},
+        {
+            'kuberay_service_condition_upgrade_in_progress{name="blue", namespace="team", condition="false"}': "1x90",
+            'kuberay_service_condition_upgrade_in_progress{name="c", namespace="team", condition="true"}': "1x40 _x60",
+        },
+        {"name": "blue", "namespace": "team"},
+        "80m",
+    ),
     "SwitchyardWeightsFailed": Case(
         {'kube_job_failed{job_name="blue-weights-0123abcd", namespace="team", condition="true"}': "0x5 1x60"},
         {
