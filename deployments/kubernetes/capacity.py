@@ -229,7 +229,11 @@ _NODE_LOCAL = ("emptyDir", "hostPath", "ephemeral")
 def warnings(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """Sentences about a RayService without `capacity.problems`. `objects`: the cluster's others."""
     document = yaml.safe_load(service["spec"].get("serveConfigV2") or "")
-    return [*_unpinned(document), *_kept_nowhere(service, load_document(document)), *_nameless(service, objects)]
+    return [
+        *_unpinned(document, objects),
+        *_kept_nowhere(service, load_document(document)),
+        *_nameless(service, objects),
+    ]
 
 
 def _nameless(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -264,12 +268,15 @@ def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return fits and all(labels.get(choice["key"]) in choice["values"] for choice in choices)
 
 
-def _unpinned(document: Mapping[str, Any]) -> Iterator[str]:
-    """Weights that another cluster, or the same one later, would fetch in another version."""
+def _unpinned(document: Mapping[str, Any], objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Weights that another cluster, or the same one later, would fetch in another version: of those that a Job fetches,
+    where the objects are known."""
     applications = document.get("applications") or []
+    jobs = [manifest["spec"]["template"]["spec"] for manifest in objects if manifest.get("kind") == "Job"]
+    fetched = {argument for job in jobs for argument in _container(job).get("args") or []}
     for named in dict.fromkeys((*model_sources(applications), *adapter_sources(applications))):
         source = source_on(PurePath(MODELS), named)
-        if source is not None and not is_pinned(source):
+        if source is not None and not is_pinned(source) and (source in fetched or not objects):
             yield f"serveConfigV2: {named} names no revision; append @ and a commit of the model's repository"
 
 

@@ -86,6 +86,8 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- $number := default "100" (regexFind "^[1-9][0-9]*" $size) }}
 {{- include "switchyard.matching" (list $place $size "^[1-9][0-9]{0,5}[MGT]i$" (printf "a number and Mi, Gi or Ti, as %sGi" $number)) }}
 {{- end }}
+{{- if and .Values.ledger.storageClass (not .Values.ledger.size) }}{{ fail "ledger.storageClass: without effect without ledger.size; write that, as 20Gi" }}{{ end }}
+{{- if and .Values.ledger.credentials (not .Values.ledger.url) (not .Values.serveConfig) }}{{ fail "ledger.credentials: without effect without ledger.url; write the bucket there" }}{{ end }}
 {{- with .Values.ledger.url }}
 {{- include "switchyard.matching" (list "ledger.url" . `^(s3|gs|abfs)://[^ /][^ ]*$` "a bucket, as s3://bucket/ledger, or for a volume ledger.size instead") }}
 {{- if $.Values.ledger.size }}{{ fail "ledger.size: without effect beside ledger.url; remove one" }}{{ end }}

@@ -250,9 +250,16 @@ in place only at the end. Each: name, gpu (Ray's type; empty for CPUs), and the 
 {{- mul (int (regexFind "^[0-9]+" .)) (get (dict "Mi" 1 "Gi" 1024 "Ti" 1048576) (regexFind "[MGT]i$" .)) }}
 {{- end }}
 
-{{- /* The sources of the models and adapters on the volume, as JSON: what the Job fetches. */}}
+{{- /* The sources of the models and adapters on the volume, as JSON: what the Job fetches. A model of /models is there
+already, or comes: in a whole Serve configuration, where a hub's models have such paths, too, the Job fetches it. */}}
 {{- define "switchyard.fetched" -}}
-{{- $sources := list }}
+{{- $sources := list }}{{ $filled := list }}{{ $hubs := list }}
+{{- if not .Values.serveConfig }}
+{{- range .Values.models }}{{ if hasPrefix "hf:" .source }}{{ $hubs = append $hubs .source }}{{ end }}{{ end }}
+{{- range .Values.models }}
+{{- if and (hasPrefix "/models/" .source) (not (has (printf "hf:%s" (trimPrefix "/models/" .source)) $hubs)) }}{{ $filled = append $filled .source }}{{ end }}
+{{- end }}
+{{- end }}
 {{- range (fromYaml (include "switchyard.serve" .)).applications }}
 {{- $llm := get (default (dict) .args) "llm_config" }}
 {{- if $llm }}
@@ -266,7 +273,7 @@ in place only at the end. Each: name, gpu (Ray's type; empty for CPUs), and the 
 {{- $fetched := list }}
 {{- range uniq $sources }}
 {{- if hasPrefix "package:" . }}{{ $fetched = append $fetched . }}
-{{- else if hasPrefix "/models/" . }}{{ $fetched = append $fetched (printf "hf:%s" (trimPrefix "/models/" .)) }}
+{{- else if and (hasPrefix "/models/" .) (not (has . $filled)) }}{{ $fetched = append $fetched (printf "hf:%s" (trimPrefix "/models/" .)) }}
 {{- end }}
 {{- end }}
 {{- toRawJson $fetched }}

@@ -264,6 +264,33 @@ def test_pods_without_engines_are_on_the_nodes_that_the_values_name() -> None:
         render({"head": {"tolerations": [{"keey": "x"}]}})
 
 
+@pytest.mark.parametrize(
+    ("values", "fetched"),
+    [
+        ({"models": [{**MODEL, "source": "/models/team/a"}]}, None),
+        ({"models": [{**MODEL, "source": "/models/team/a"}, {**MODEL, "name": "b", "source": "hf:o/b"}]}, ["hf:o/b"]),
+        ({"models": [{**MODEL, "source": "/models/o/b"}, {**MODEL, "name": "b", "source": "hf:o/b"}]}, ["hf:o/b"]),
+        ({"models": [{**MODEL, "source": "package:x"}]}, ["package:x"]),
+    ],
+)
+def test_no_job_fetches_what_the_volume_is_filled_with(values: dict[str, Any], fetched: list[str] | None) -> None:
+    """A hub may have a stranger's repository of it. Without an argument the Job would fetch the default models."""
+    for index, model in enumerate(values["models"]):
+        model |= {"share": 100 if index == 0 else 0}
+    objects = chart.objects(render(values))
+    jobs = [manifest for manifest in objects if manifest["kind"] == "Job"]
+    assert [job["spec"]["template"]["spec"]["containers"][0]["args"] for job in jobs] == [fetched] * bool(fetched)
+    unpinned = [line for line in capacity.warnings(ray_service(objects), objects) if "revision" in line]
+    assert len(unpinned) == sum("hf:" in source for source in fetched or [])
+
+
+def test_the_job_fetches_what_a_whole_serve_configuration_has_on_the_volume() -> None:
+    served = yaml.safe_load(ray_service(chart.objects(render({})))["spec"]["serveConfigV2"])
+    objects = chart.objects(render({"serveConfig": yaml.safe_dump(served)}))
+    (job,) = (manifest for manifest in objects if manifest["kind"] == "Job")
+    assert all(source.startswith("hf:") for source in job["spec"]["template"]["spec"]["containers"][0]["args"])
+
+
 def test_a_model_is_five_values() -> None:
     model = {"name": "qwen3-8b", "source": "hf:Qwen/Qwen3-8B", "gpu": "L4", "replicas": "1-8", "share": 100}
     objects = chart.objects(render({"models": [model]}))
