@@ -77,9 +77,8 @@ def _packages_validator() -> Any:
 def schema_problems(errors: Iterable[Any]) -> Iterator[str]:
     """The problems that jsonschema's errors are, each with its path."""
     errors = list(errors)
-    for error in errors:
-        if not any(_explains(other, error) for other in errors):
-            yield from _words(error)
+    explained = (error for error in errors if not any(_explains(other, error) for other in errors))
+    yield from dict.fromkeys(problem for error in explained for problem in _words(error))
 
 
 def _problems(document: object, further: Check) -> Iterator[str]:
@@ -320,6 +319,8 @@ def _value_problem(error: Any) -> str:
         return f"expected a mapping with `kind` ({', '.join(sections)}), not {shown(value)}{meant}"
     if error.validator == "pattern":
         return f"expected {error.schema.get('description', f'what matches {error.validator_value}')}, not {value}"
+    if value == "" and error.validator == "minLength":
+        return "it is empty; write a text, or remove it"
     is_gpu = error.absolute_path[-1] == "accelerator_type" and isinstance(value, str)
     meant = gpu_remedy(value, choices) if is_gpu else nearest(str(value), choices)
     if meant and len(choices) > _FEW:

@@ -271,6 +271,9 @@ def _check_cluster(path: Path, against: Path | None, name: str | None, namespace
         service = manifests.ray_service(objects)
         problems = capacity.problems(service, objects)
         found = []
+        if against is not None and chart.is_values(against):
+            fix = f"helm get manifest {release} -n {where} > running.yaml"
+            _warn([f"{against}: rendered with this chart, which may not be the one that runs; for its changes: {fix}"])
         if against is not None:
             before, after = (manifests.in_namespace(read[file], where) for file in (against, path))
             found = changes(before, after, by_helm=by_helm)

@@ -8,6 +8,7 @@ Ray reports no error for these: a replica stays STARTING, and the autoscaler add
 """
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -233,7 +234,22 @@ def warnings(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]] = 
         *_unpinned(document, objects),
         *_kept_nowhere(service, load_document(document)),
         *_nameless(service, objects),
+        *_mixed(service),
     ]
+
+
+_VERSION = re.compile(r":([^:@/]+)-(?:router|gpu|cpu)(?:@.*)?$")
+"""The version in the tag of one of this project's images."""
+
+
+def _mixed(service: Mapping[str, Any]) -> Iterator[str]:
+    """Routers and engines of different versions: they are tested with their own alone."""
+    cluster = service["spec"]["rayClusterConfig"]
+    groups = (cluster.get("headGroupSpec") or {}, *(cluster.get("workerGroupSpecs") or []))
+    images = [str(_container((group.get("template") or {}).get("spec") or {}).get("image")) for group in groups]
+    found = {match[1]: image for image in images if (match := _VERSION.search(image))}
+    if len(found) > 1:
+        yield f"images of several versions: {', '.join(found.values())}; give image and engineImage tags of one"
 
 
 def _nameless(service: Mapping[str, Any], objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -177,7 +177,8 @@ def _of_others(before: Mapping[_Name, Manifest], after: Mapping[_Name, Manifest]
             elif kind == "ConfigMap" and name.endswith(SIZE):
                 yield Change(ChangeEffect.IN_PLACE, f"{where}, for pods that start from now on")
             else:
-                yield Change(ChangeEffect.IN_PLACE, where)
+                grows = ", if its class lets it grow" if kind == CLAIM else ""
+                yield Change(ChangeEffect.IN_PLACE, f"{where}{grows}")
 
 
 def _left_out(manifest: Manifest, *, by_helm: bool) -> Change:

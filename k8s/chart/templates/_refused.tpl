@@ -223,6 +223,9 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- range $.Values.models }}
 {{- if and (eq $name (include "switchyard.endpoint" .)) (not (hasKey . "share")) (not (hasKey $traffic .name)) }}{{ $without = append $without .name }}{{ end }}
 {{- end }}
+{{- if and (not $shares) (gt (len $without) 1) }}
+{{- fail (printf "models: no model of the endpoint %s has a share; write share for each, 100 in all" $name) }}
+{{- end }}
 {{- if ne 100 (int $sum) }}
 {{- $instead := printf "take away %d" (sub $sum 100) }}
 {{- if lt (int $sum) 100 }}{{ $instead = printf "add %d" (sub 100 $sum) }}{{ end }}

@@ -291,6 +291,21 @@ def test_the_job_fetches_what_a_whole_serve_configuration_has_on_the_volume() ->
     assert all(source.startswith("hf:") for source in job["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
+@pytest.mark.parametrize(
+    ("values", "mixed"),
+    [
+        ({}, 0),
+        ({"image": {"tag": "0.2.0-router"}}, 1),
+        ({"image": {"tag": "0.2.0-router"}, "engineImage": {"gpuTag": "0.2.0-gpu"}}, 0),
+        ({"image": {"tag": "mine"}, "engineImage": {"gpuTag": "yours"}}, 0),
+    ],
+)
+def test_routers_and_engines_of_different_versions_are_a_warning(values: dict[str, Any], mixed: int) -> None:
+    objects = chart.objects(render({"models": [{**MODEL, "source": "package:x"}], **values}))
+    said = capacity.warnings(ray_service(objects), objects)
+    assert [line.partition(":")[0] for line in said if "versions" in line] == ["images of several versions"] * mixed
+
+
 def test_a_model_is_five_values() -> None:
     model = {"name": "qwen3-8b", "source": "hf:Qwen/Qwen3-8B", "gpu": "L4", "replicas": "1-8", "share": 100}
     objects = chart.objects(render({"models": [model]}))

@@ -52,7 +52,7 @@ HOST = {**of(), "host": "a.b"}
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     (two({"share": 90}, {"share": 20}), "endpoint chat sum to 110 (a 90, b 20), not to 100: take away 10"),
     (two({"share": 90}, {}), "write share: 10 for b"),
-    (two({}, {}), "models: the shares of the endpoint chat sum to 0 (), not to 100: add 100"),
+    (two({}, {}), "models: no model of the endpoint chat has a share; write share for each, 100 in all"),
     (of(share=80), "add 20"),
     (of(replicas="0"), "models[0].replicas: 0 never serves; write 0-1"),
     (of(replicas=0), "models[0].replicas: 0 never serves; write 0-1"),
@@ -254,6 +254,7 @@ WRONG_KINDS: list[tuple[dict[str, Any], str, str]] = [
         "nodes.L4.tolerations[0].keey: unknown key; did you mean key?",
     ),
     ({"image": {"tag": 1.0}}, "/image/tag", "image.tag: expected a text, not 1.0; put it in quotes"),
+    ({"managers": [""]}, "/managers/0", "managers[0]: it is empty; write a text, or remove it"),
     ({"weights": None}, "weights", "(top level): `weights` is missing"),
     ({"upgrade": None}, "upgrade", "(top level): `upgrade` is missing"),
 ]
@@ -266,6 +267,10 @@ def test_a_value_of_a_wrong_kind_or_name_is_refused_by_both(
 ) -> None:
     assert line in refused(values)[0]
     assert named in helm_says(real, values)
+
+
+def test_a_line_is_said_once() -> None:
+    assert refused({**of(), "router": {"experiments": {"e": {}}}}) == ["router.experiments.e: `endpoint` is missing"]
 
 
 @pytest.mark.parametrize("name", ["1blue", "a.b", "Blue", "true", "x" * 47, "a-"])

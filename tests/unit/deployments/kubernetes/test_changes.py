@@ -70,7 +70,7 @@ DOCUMENTED: list[tuple[dict[str, Any], set[ChangeEffect], str]] = [
     ({"redis": {"size": "1Gi"}}, {ChangeEffect.REFUSED}, "spec.volumeClaimTemplates cannot be changed; leave it"),
     ({"redis": {"storageClass": "fast"}}, {ChangeEffect.REFUSED}, "leave it: the claims that it has made outlive it"),
     ({"operatorNamespace": "operators"}, {ChangeEffect.IN_PLACE}, "NetworkPolicy"),
-    ({"weights": {"size": "200Gi"}}, {ChangeEffect.IN_PLACE}, "PersistentVolumeClaim sy-weights"),
+    ({"weights": {"size": "200Gi"}}, {ChangeEffect.IN_PLACE}, "sy-weights, if its class lets it grow"),
     ({"weights": {"size": "50Gi"}}, {ChangeEffect.REFUSED}, "the size, from 100Gi to 50Gi,"),
     (
         {"weights": {"storageClass": "nfs"}},
@@ -248,12 +248,13 @@ def test_the_command_says_it_before_it_is_applied(tmp_path: Path, capsys: pytest
     before.write_text(yaml.safe_dump(VALUES))
     after.write_text(yaml.safe_dump(first(replicas="1-5")))
     assert main(["check", str(after), "--against", str(before)]) == 0
-    printed = capsys.readouterr().out
+    printed, warned = capsys.readouterr()
     assert "patch needed: group gpu-l4: maxReplicas, from" in printed
+    assert "helm get manifest switchyard -n switchyard > running.yaml" in warned
     assert printed.endswith(f"{after}: OK\n")
     after.write_text(yaml.safe_dump(VALUES | {"weights": {"size": "50Gi"}}))
     assert main(["check", str(after), "--against", str(before)]) == 1
-    assert capsys.readouterr().err.startswith("refused: PersistentVolumeClaim")
+    assert "\nrefused: PersistentVolumeClaim" in capsys.readouterr().err
     assert main(["check", str(after), "--against", str(tmp_path / "gone.yaml")]) == 1
     assert "gone.yaml: No such file" in capsys.readouterr().err
 
