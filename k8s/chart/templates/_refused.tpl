@@ -33,7 +33,7 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- if has $release (list "true" "false" "null" "yes" "no" "on" "off" "y" "n") }}
 {{- fail (printf "the release's name: '%s' is no text in YAML; write %s" $release $instead) }}
 {{- end }}
-{{- $names := dict "secrets.cluster" .Values.secrets.cluster "secrets.keys" .Values.secrets.keys "secrets.hub" .Values.secrets.hub "entrance.tlsSecret" .Values.entrance.tlsSecret "entrance.class" .Values.entrance.class "weights.storageClass" .Values.weights.storageClass "redis.storageClass" .Values.redis.storageClass "ledger.storageClass" .Values.ledger.storageClass "ledger.credentials" .Values.ledger.credentials "incremental.gatewayClassName" .Values.incremental.gatewayClassName "operatorNamespace" .Values.operatorNamespace "monitoring.namespace" .Values.monitoring.namespace }}
+{{- $names := dict "secrets.cluster" .Values.secrets.cluster "secrets.keys" .Values.secrets.keys "secrets.hub" .Values.secrets.hub "entrance.tlsSecret" .Values.entrance.tlsSecret "entrance.class" .Values.entrance.class "weights.storageClass" .Values.weights.storageClass "redis.storageClass" .Values.redis.storageClass "ledger.storageClass" .Values.ledger.storageClass "ledger.credentials" .Values.ledger.credentials "ledger.serviceAccount" .Values.ledger.serviceAccount "incremental.gatewayClassName" .Values.incremental.gatewayClassName "operatorNamespace" .Values.operatorNamespace "monitoring.namespace" .Values.monitoring.namespace }}
 {{- range $i, $name := .Values.image.pullSecrets }}{{ $_ := set $names (printf "image.pullSecrets[%d]" $i) $name }}{{ end }}
 {{- range $type, $nodes := .Values.nodes }}{{ $_ := set $names (printf "nodes.%s.runtimeClassName" $type) (default "" $nodes.runtimeClassName) }}{{ end }}
 {{- range $place, $name := $names }}
@@ -87,7 +87,9 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- include "switchyard.matching" (list $place $size "^[1-9][0-9]{0,5}[MGT]i$" (printf "a number and Mi, Gi or Ti, as %sGi" $number)) }}
 {{- end }}
 {{- if and .Values.ledger.storageClass (not .Values.ledger.size) }}{{ fail "ledger.storageClass: without effect without ledger.size; write that, as 20Gi" }}{{ end }}
-{{- if and .Values.ledger.credentials (not .Values.ledger.url) (not .Values.serveConfig) }}{{ fail "ledger.credentials: without effect without ledger.url; write the bucket there" }}{{ end }}
+{{- range list "credentials" "serviceAccount" }}
+{{- if and (get $.Values.ledger .) (not $.Values.ledger.url) (not $.Values.serveConfig) }}{{ fail (printf "ledger.%s: without effect without ledger.url; write the bucket there" .) }}{{ end }}
+{{- end }}
 {{- with .Values.ledger.url }}
 {{- include "switchyard.matching" (list "ledger.url" . `^(s3|gs|abfs)://[^ /][^ ]*$` "a bucket, as s3://bucket/ledger, or for a volume ledger.size instead") }}
 {{- if $.Values.ledger.size }}{{ fail "ledger.size: without effect beside ledger.url; remove one" }}{{ end }}

@@ -240,6 +240,15 @@ def test_issued_keys_are_kept_on_a_volume_or_in_a_bucket_or_it_is_said(ledger: d
     assert ("gone when that moves" in chart.notes(values, name="switchyard", namespace="switchyard")) is not kept
 
 
+def test_only_routers_have_the_account_that_may_write_the_bucket() -> None:
+    ledger = {"url": "s3://bucket/ledger", "serviceAccount": "ledger-writer"}
+    made = list(pods(chart.objects(render({"models": [MODEL], "ledger": ledger}))))
+    assert {pod.where: pod.spec.get("serviceAccountName") for pod in made if "serviceAccountName" in pod.spec} == {
+        "cpu": "ledger-writer"
+    }
+    assert all(pod.spec["automountServiceAccountToken"] is False for pod in made)
+
+
 def test_pods_without_engines_are_on_the_nodes_that_the_values_name() -> None:
     def placed(name: str) -> dict[str, Any]:
         return {"nodeSelector": {"pool": name}, "tolerations": [{"key": name, "operator": "Exists"}]}

@@ -164,6 +164,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({**of(), "ledger": {"url": "s3://a", "size": "1Gi"}}, "ledger.size: without effect beside ledger.url"),
     ({**of(), "ledger": {"storageClass": "nfs"}}, "ledger.storageClass: without effect without ledger.size"),
+    ({**of(), "ledger": {"serviceAccount": "b"}}, "ledger.serviceAccount: without effect without ledger.url"),
     ({**of(), "ledger": {"credentials": "b"}}, "ledger.credentials: without effect without ledger.url"),
     ({**of(), "ledger": {"size": "10GB"}}, "ledger.size: '10GB': write a number and Mi, Gi or Ti, as 10Gi"),
     ({**of(), "router": {"access": {"keys_file": None}}}, "router.access: everyone could call"),
