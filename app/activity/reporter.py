@@ -136,9 +136,13 @@ class ActivityReporter:
         # One that is not known yet may have taken some before: it says which.
         periods = unsent if self._keeper else []
         try:
+            report = encode(ActivityReport(self._router, first, requests, periods, running, self._keeper))
+        except Exception:
+            self._known_there = first + len(requests)  # or nothing would ever be reported again
+            raise
+        try:
             async with asyncio.timeout(TIMEOUT_S):
-                report = ActivityReport(self._router, first, requests, periods, running, self._keeper)
-                taken = decode_taken(await deliver(encode(report)))
+                taken = decode_taken(await deliver(report))
         except Exception as error:  # noqa: BLE001  no failure of the controller may end the reports
             if not self._backoff.is_failing:
                 _log.warning(

@@ -185,10 +185,14 @@ def usage_of_answer(answer: bytes) -> Usage | None:
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
+_LARGEST = 2**63 - 1
+"""What reports and ledgers can hold."""
+
+
 def max_tokens(body: Mapping[str, Any]) -> int | None:
-    """The limit on the answer's tokens in the vLLM request `body`, if it has one."""
+    """The limit on the answer's tokens in the vLLM request `body`, if it has one; at most 64 bits of it."""
     for name in _LIMITS:
         if name in body:
             found: int | None = body[name]
-            return found
+            return None if found is None else max(-_LARGEST, min(found, _LARGEST))
     return None

@@ -34,6 +34,7 @@ from app.errors import (
     SwitchyardError,
     Unauthorized,
     Unavailable,
+    UpstreamError,
     why_failed,
 )
 from app.exchange.affinity import Place
@@ -261,7 +262,7 @@ class Exchange:
 
     def attempt_failed(self, error: SwitchyardError) -> None:
         """Notes that the call of a deployment has failed, for whoever looks at the request."""
-        self.record.attempt_failed(why_failed(error), "")
+        self.record.attempt_failed(why_failed(error), error.engine if isinstance(error, UpstreamError) else "")
 
     # Its end
 
@@ -281,6 +282,10 @@ class Exchange:
         """How many engines may have died of the request. One without a name may be one of the others."""
         named, unnamed = len(self._engines_lost), self._unnamed_lost
         return named + max(0, unnamed - 1) if named else unnamed
+
+    async def is_suspected(self) -> bool:
+        """Whether the fuse suspects the request of the deaths."""
+        return self.state.fuse.suspicion(await self.fingerprint()) is not None
 
     async def fingerprint(self) -> bytes:
         """The hash of the body as it came, and of whether an engine generates for it."""

@@ -116,8 +116,13 @@ async def forward(exchange: Exchange, observer: Observer) -> None:
         except DeadlinePassed:
             raise
         except UpstreamError as error:
-            if exchange.writer.started or exchange.deaths > 1 or not may_replace:
+            if exchange.writer.started or not may_replace:
                 raise
+            if exchange.deaths > 1:
+                # It goes on, to another deployment, if others have lost the same engines: they tell so by and by.
+                await asyncio.sleep(RETRY_SAME_AFTER_S)
+                if exchange.deaths > 2 or not others or await exchange.is_suspected():
+                    raise
             fallback: str | None = primary
             if may_repeat and isinstance(error, Death):
                 may_replace = bool(others)
@@ -221,7 +226,7 @@ class Attempt:
         """Counts the attempt, and reports its outcome to the circuit breaker."""
         exchange, name = self._exchange, self._target.name
         record, writer, state, assignment = exchange.record, exchange.writer, exchange.state, exchange.assignment
-        record.deployment = name
+        record.deployment, record.engine = name, ""
         record.attempts += 1
         record.sent = time.perf_counter()
         if name != assignment.deployment:

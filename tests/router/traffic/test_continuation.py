@@ -277,6 +277,25 @@ def test_however_many_requests_an_engine_had_others_take_them_all(
     assert answers == [200] * number
 
 
+def test_requests_that_lose_two_engines_together_go_to_another_deployment(rig: ContinuingRig) -> None:
+    with_green(rig, 2)
+    one, other = Fate(0, of=1, pause_s=1), Fate(0, of=2, pause_s=1)
+    rig.engine.fates = [*[one] * 5, *[other] * 20]  # of which checks take some
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(lambda user: rig.ask(user=f"{user}"), range(5)))
+    served = {(answer.status_code, answer.headers["azureml-model-deployment"]) for answer in answers}
+    assert served == {(200, "green")}
+
+
+def test_a_request_that_is_alone_with_two_engines_that_died_goes_nowhere_else(rig: ContinuingRig) -> None:
+    """It may have killed them."""
+    with_green(rig, 2)
+    rig.engine.fates = [Fate(0), Fate(0)]
+    assert rig.ask().status_code == 502
+    assert rig.ask().status_code == 422
+    assert rig.green.paths == []
+
+
 @pytest.mark.parametrize(
     ("asleep", "headers"), [([], ["1", None]), (["blue"], [None, None])], ids=["kept running", "scaled to zero"]
 )

@@ -169,6 +169,16 @@ async def test_an_idle_router_sends_nothing_and_a_lone_one_keeps_its_own_account
         await wait_until_async(lambda: reporter.board.requests(Wanted(), NOW)["kept"] == 1)
 
 
+async def test_a_request_that_cannot_be_reported_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    log, controller = RequestLog(), Controller(tmp_path, Clock())
+    finished(log, "poison", max_tokens=2**64)
+    async with ActivityReporter(log, controller.deliver, dict, every_s=0.01).running():
+        await asyncio.sleep(0.05)
+        finished(log, "good")
+        await wait_until_async(lambda: controller.calls > 0)
+    assert [request["id"] for request in controller.board.requests(Wanted(), NOW)["requests"]] == ["good"]
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_no_count_is_lost_or_counted_twice_however_the_controller_ends(tmp_path: Path, seed: int) -> None:
     random, clock = Random(seed), Clock()

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.output import OutputPatterns, Promise, find_finish, find_id, is_kept, output_patterns, promised
+from app.engine.output import (
+    OutputPatterns,
+    Promise,
+    find_finish,
+    find_id,
+    is_kept,
+    max_tokens,
+    output_patterns,
+    promised,
+)
 from app.internal_api import EXTENDED_PATH
 from app.sse import DONE, encode
 
@@ -284,3 +293,9 @@ def test_any_bytes_can_be_checked_for_a_promise(answer: bytes) -> None:
     for promise in Promise:
         for stream in (False, True):
             is_kept(promise, answer, stream=stream)
+
+
+@pytest.mark.parametrize(("given", "kept"), [(5, 5), (None, None), (2**64, 2**63 - 1), (-(10**30), -(2**63) + 1)])
+def test_a_limit_has_64_bits_at_most(given: int | None, kept: int | None) -> None:
+    """Reports of a router's requests can hold no more."""
+    assert max_tokens({"max_completion_tokens": given}) == kept
