@@ -33,8 +33,7 @@ BOMB = torch.sparse_coo_tensor(torch.tensor([[0], [0]]), torch.tensor([1.0]), (2
 
 def embedded(tensor: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The requests that may hold one."""
-    part = {"type": "prompt_embeds", "prompt_embeds": tensor}
-    messages = [{"role": "user", "content": [{"type": "text", "text": "hi"}, part]}]
+    messages = [{"role": "user", "content": [{"type": "prompt_embeds", "data": tensor}]}]
     for stream in (False, True):
         for embeddings in (tensor, [tensor, tensor]):
             yield COMPLETIONS, {"prompt_embeds": embeddings, "max_tokens": 1, "stream": stream}
