@@ -29,7 +29,7 @@ WAYS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "openai, score": ("/score", {"model": "embed", "queries": "hi", "documents": "hi"}, {}),
 }
 POOLING = {"embeddings": "openai, embeddings", "rerank": "openai, score"}
-PARAMETERS = ENGINE_PARAMS
+PARAMETERS: tuple[str, ...] = ENGINE_PARAMS
 
 
 def post(rig: Rig, way: str, **fields: Any) -> httpx.Response:

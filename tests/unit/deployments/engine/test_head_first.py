@@ -28,7 +28,7 @@ def served(app: ASGIApp, *, asks: bool = True, body: Sequence[bytes] = (b"{}",))
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [ASKED] if asks else []}
     try:
-        asyncio.run(HeadFirstMiddleware(app)(scope, receive, send))  # type: ignore[arg-type]
+        asyncio.run(HeadFirstMiddleware(app)(scope, receive, send))
     except ValueError as error:
         sent.append({"type": str(error)})
     return sent
