@@ -54,7 +54,6 @@ from app.exchange.continuation import ContinuedStream, DeliveredStream
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
 from app.exchange.request import (
-    POOLING,
     SHORT_BODY,
     check_arguments,
     check_costly_params,
@@ -63,6 +62,7 @@ from app.exchange.request import (
     check_salt,
     check_token_ids,
     check_vectors,
+    has_many_vectors,
     refused_field,
 )
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
@@ -408,12 +408,13 @@ class Attempt:
         exchange, target = self._exchange, self._target
         for request in requests:
             check_costly_params(exchange.call, request.body, exchange.size)
-            if request.path == POOLING:
+        if exchange.snapshot.config.deployments[target.name].url is not None:
+            return
+        for request in requests:
+            if has_many_vectors(request):
                 async with until(exchange.deadline):
                     model = await exchange.state.upstream.model(target, exchange.snapshot.config.timeouts)
                 check_vectors(request.body, model.hidden_size)
-        if exchange.snapshot.config.deployments[target.name].url is not None:
-            return
         if exchange.size <= MOST_CHARACTERS and REPEATING.isdisjoint(request.path for request in requests):
             return
         texts = [text for request in requests for text in await self._texts(request)]

@@ -342,14 +342,20 @@ _MOST_TOKEN_ID = 2**31 - 1
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
 
-POOLING, _MOST_FLOATS = "/pooling", 2**17
+_POOLING, _MANY, _MOST_FLOATS = "/pooling", 16, 2**17
+
+
+def has_many_vectors(request: EngineRequest) -> bool:
+    """Whether the answer to a vLLM request may be too many numbers as text: see `check_vectors`."""
+    is_text = request.path == _POOLING and request.body.get("encoding_format") in (None, "float")
+    return is_text and (count_of(_POOLING, request.body) or 0) > _MANY
 
 
 def check_vectors(body: Mapping[str, Any], hidden_size: int | None) -> None:
     """Raises BadRequest if vLLM's `/pooling` is to write too many numbers as text: it takes 2 us for each, and no other
     answer goes on meanwhile."""
-    count = count_of(POOLING, body) or 0
-    if body.get("encoding_format") in (None, "float") and count * (hidden_size or 0) > _MOST_FLOATS:
+    count = count_of(_POOLING, body) or 0
+    if count * (hidden_size or 0) > _MOST_FLOATS:
         message = f"input: {count} vectors of {hidden_size} numbers are more than {_MOST_FLOATS} numbers as text"
         raise BadRequest(
             f"{message}; ask for fewer, for `encoding_format: base64`, or at /v1/embeddings", param="input"

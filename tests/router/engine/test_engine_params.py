@@ -6,9 +6,10 @@ import httpx
 import pytest
 
 from app.config.schema import ENGINE_PARAMS
-from app.exchange.request import TOKENIZER_ARGUMENTS
+from app.dialects.base import EngineRequest
+from app.errors import BadRequest
+from app.exchange.request import TOKENIZER_ARGUMENTS, check_vectors, has_many_vectors
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import CARD
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 AZURE = {"extra-parameters": "pass-through"}
@@ -198,13 +199,21 @@ def test_a_batch_is_not_padded_to_the_context(rig: Rig) -> None:
         assert answer.status_code == status, answer.text
 
 
-def test_few_vectors_are_written_as_text_where_that_holds_the_engine(rig: Rig) -> None:
-    """The fake's model has 4 numbers in a vector."""
-    rig.mini.card = {**CARD, "hidden_size": 4096}
-    body = {"model": "embed", "input": ["a"] * 33}
-    refused = httpx.post(f"{rig.url}/pooling", json=body)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
-    assert "131072 numbers as text" in refused.json()["error"]["message"]
-    for fits in ({"encoding_format": "base64"}, {"input": ["a"] * 32}):
-        httpx.post(f"{rig.url}/pooling", json={**body, **fits})
-        assert rig.mini.paths[-1] == "/pooling"
+@pytest.mark.parametrize(
+    ("inputs", "encoding", "refused"), [(32, None, False), (33, None, True), (33, "float", True), (33, "base64", False)]
+)
+def test_few_vectors_are_written_as_text_where_that_holds_the_engine(
+    inputs: int, encoding: str | None, refused: bool
+) -> None:
+    body = {"input": ["a"] * inputs, **({} if encoding is None else {"encoding_format": encoding})}
+    if not has_many_vectors(EngineRequest("/pooling", body)):
+        assert not refused
+        return
+    if not refused:
+        check_vectors(body, 4096)
+        return
+    check_vectors(body, None)
+    with pytest.raises(BadRequest, match="131072 numbers as text") as raised:
+        check_vectors(body, 4096)
+    assert raised.value.param == "input"
+    assert not has_many_vectors(EngineRequest("/v1/embeddings", body))
