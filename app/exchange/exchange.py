@@ -56,6 +56,7 @@ from app.limits.bodies import LONG_BODY, Room
 from app.limits.limiter import estimate
 from app.long_json import size_of
 from app.routing.content_filter import check_content
+from app.routing.resilience import Suspicion
 from app.routing.rules import NO_CONVERSATION, ConversationTurn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names, endpoint_meant
 from app.telemetry.logs import Record
@@ -216,8 +217,7 @@ class Exchange:
         Raises TooLarge, BadRequest and Suspected.
         """
         self.trace.queued(self.call.task if self.call.translation.generates else "")
-        fuse = self.state.fuse
-        if fuse.watches and (suspicion := fuse.suspicion(await self.fingerprint())) is not None:
+        if (suspicion := await self.suspicion()) is not None:
             engines = "Two" if suspicion.engines == 2 else suspicion.engines
             refusal = Suspected(
                 f"{engines} engines died while they worked on this request; it is refused for another "
@@ -283,9 +283,10 @@ class Exchange:
         named, unnamed = len(self._engines_lost), self._unnamed_lost
         return named + max(0, unnamed - 1) if named else unnamed
 
-    async def is_suspected(self) -> bool:
-        """Whether the fuse suspects the request of the deaths."""
-        return self.state.fuse.suspicion(await self.fingerprint()) is not None
+    async def suspicion(self) -> Suspicion | None:
+        """Why the fuse suspects the request of engines' deaths; None if it does not."""
+        fuse = self.state.fuse
+        return fuse.suspicion(await self.fingerprint()) if fuse.watches else None
 
     async def fingerprint(self) -> bytes:
         """The hash of the body as it came, and of whether an engine generates for it."""

@@ -121,7 +121,7 @@ async def forward(exchange: Exchange, observer: Observer) -> None:
             if exchange.deaths > 1:
                 # It goes on, to another deployment, if others have lost the same engines: they tell so by and by.
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
-                if exchange.deaths > 2 or not others or await exchange.is_suspected():
+                if exchange.deaths > 2 or not others or await exchange.suspicion() is not None:
                     raise
             fallback: str | None = primary
             if may_repeat and isinstance(error, Death):

@@ -286,9 +286,11 @@ def check_choices(call: Call, limit: int) -> None:
 _LISTS = frozenset({"messages", "input", "prompt", "queries", "documents"})
 
 
-# `check_engine_params`: `kv_transfer_params` and `ec_transfer_params` name hosts that an engine with a connector
-# contacts, and `priority` moves a request ahead of others, so that the operator allows them for each endpoint.
-# Contract: vLLM 0.29, which takes them as fields and as members of `vllm_xargs`.
+# `check_engine_params`: what reaches beyond the request that has it, so that the operator allows it for each endpoint.
+# `kv_transfer_params` and `ec_transfer_params` name hosts that an engine with a connector contacts, `priority` moves a
+# request ahead of others, `logprob_token_ids` replaces the log-probabilities of a whole batch (vLLM's sampler has one
+# tensor for it), and the readers of media make an image as large as `mm_processor_kwargs` and `media_io_kwargs` say.
+# Contract: vLLM 0.29, which takes them as fields, and some as members of `vllm_xargs`.
 #
 # `CacheSalts`: the time to the first token tells a caller whether a prompt's beginning is cached, so that a prefix
 # cache which callers share answers the question whether someone has sent a text. vLLM mixes a request's `cache_salt`
@@ -340,26 +342,6 @@ _TOKEN_IDS: Mapping[str, int] = {
 
 _MOST_TOKEN_ID = 2**31 - 1
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
-
-
-_POOLING, _MANY, _MOST_FLOATS = "/pooling", 16, 2**17
-
-
-def has_many_vectors(request: EngineRequest) -> bool:
-    """Whether the answer to a vLLM request may be too many numbers as text: see `check_vectors`."""
-    is_text = request.path == _POOLING and request.body.get("encoding_format") in (None, "float")
-    return is_text and (count_of(_POOLING, request.body) or 0) > _MANY
-
-
-def check_vectors(body: Mapping[str, Any], hidden_size: int | None) -> None:
-    """Raises BadRequest if vLLM's `/pooling` is to write too many numbers as text: it takes 2 us for each, and no other
-    answer goes on meanwhile."""
-    count = count_of(_POOLING, body) or 0
-    if count * (hidden_size or 0) > _MOST_FLOATS:
-        message = f"input: {count} vectors of {hidden_size} numbers are more than {_MOST_FLOATS} numbers as text"
-        raise BadRequest(
-            f"{message}; ask for fewer, for `encoding_format: base64`, or at /v1/embeddings", param="input"
-        )
 
 
 def check_token_ids(call: Call, body: Mapping[str, Any]) -> None:
@@ -435,6 +417,26 @@ def _check_copies(call: Call, body: Mapping[str, Any], size: int) -> None:
     if n * size > _MOST_COPIED_BYTES:
         message = f"{name}: {n} choices of a body of {size} bytes are more than {_MOST_COPIED_BYTES} bytes"
         raise BadRequest(message, param=name)
+
+
+_POOLING, _MANY, _MOST_FLOATS = "/pooling", 16, 2**17
+
+
+def has_many_vectors(request: EngineRequest) -> bool:
+    """Whether the answer to a vLLM request may be too many numbers as text: see `check_vectors`."""
+    is_text = request.path == _POOLING and request.body.get("encoding_format") in (None, "float")
+    return is_text and (count_of(_POOLING, request.body) or 0) > _MANY
+
+
+def check_vectors(body: Mapping[str, Any], hidden_size: int | None) -> None:
+    """Raises BadRequest if vLLM's `/pooling` is to write too many numbers as text: it takes 2 us for each, and no other
+    answer goes on meanwhile."""
+    count = count_of(_POOLING, body) or 0
+    if count * (hidden_size or 0) > _MOST_FLOATS:
+        message = f"input: {count} vectors of {hidden_size} numbers are more than {_MOST_FLOATS} numbers as text"
+        raise BadRequest(
+            f"{message}; ask for fewer, for `encoding_format: base64`, or at /v1/embeddings", param="input"
+        )
 
 
 SHORT_BODY = 1024
