@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.config.endpoints import Affinity
+from app.config.schema import Config
 from app.dialects.base import Call
-from app.exchange.request import cache_scope
 from app.exchange.snapshot import Snapshot
 from app.exposures.identity import CONVERSATIONS, SESSION_HEADER, has_previous_turns, own_key, stable_prefix
 from app.internal_api import AFFINITY_HEADER
@@ -113,3 +113,17 @@ def _cut(text: str) -> str:
     if len(text) <= _FIRST + _LAST:
         return text
     return f"{len(text)}:{text[:_FIRST]}{text[-_LAST:]}"
+
+
+def cache_scope(config: Config, endpoint: str, caller: str) -> str:
+    """Names the requests that may share cached prompts with this one, "" for all. `caller` is the caller's id,
+    `endpoint` the endpoint's name, or that of a deployment which no endpoint lists."""
+    section = config.endpoints.get(endpoint)
+    isolate = section.isolate_cache if section is not None else None
+    match isolate or ("caller" if config.access.knows_callers else "none"):
+        case "caller":
+            return f"caller {caller}"
+        case "endpoint":
+            return f"endpoint {endpoint}"
+        case _:
+            return ""

@@ -33,8 +33,6 @@ from app.engine.errors import (
     with_public_name,
 )
 from app.engine.output import max_tokens, usage_of_answer
-from app.engine.pieces import MOST_CHARACTERS
-from app.engine.texts import REPEATING, Text, fitting, texts_of, too_long
 from app.errors import (
     BadRequest,
     Broken,
@@ -50,21 +48,12 @@ from app.errors import (
     Unreachable,
     UpstreamError,
 )
+from app.exchange.cache_salts import check_salt
 from app.exchange.continuation import ContinuedStream, DeliveredStream
+from app.exchange.engine_input import check_costs, check_input, check_resumed, is_long_to_count
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
-from app.exchange.request import (
-    SHORT_BODY,
-    check_arguments,
-    check_costly_params,
-    check_engine_params,
-    check_resumed,
-    check_salt,
-    check_token_ids,
-    check_vectors,
-    has_many_vectors,
-    refused_field,
-)
+from app.exchange.request import refused_field
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
 from app.internal_api import NO_WAIT_HEADER, REPLICA_HEADER
 from app.telemetry.logs import event, where
@@ -91,8 +80,6 @@ _LONG_REQUEST = 256 * 1024
 _WRITTEN_AT_ONCE = 256 * 1024
 """Bytes. The server would hold a longer answer, uncounted, for as long as its client reads nothing."""
 _MAX_ROLE_BYTES = 64 * 1024
-_LONGEST_COUNTED = 128 * 1024
-"""Characters. An engine takes a third of a second to count them, after it has counted to the context's end."""
 _NO_LIMIT = nullcontext()
 
 
@@ -352,12 +339,7 @@ class Attempt:
             exchange.record.usage = request.usage
             await self._send(request)
             return
-        # Whichever dialect has passed the parameter.
-        check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
-        check_token_ids(exchange.call, request.body)
-        if exchange.size > SHORT_BODY:
-            await exchange.state.access.bodies.work(exchange.size, check_arguments, exchange.call, request.body)
-        await self._check_costs([request])
+        await check_input(exchange, self._target, request)
         exchange.record.max_tokens = max_tokens(request.body)
         self._observer.sent(request, after_lookups=self._has_looked_up)
         salted = self._salted(request)
@@ -395,39 +377,12 @@ class Attempt:
                     step = await asyncio.to_thread(_next_step, flow, ()) if in_thread else _next_step(flow, ())
                 continue
             self._has_looked_up = True
-            await self._check_costs(step)
+            await check_costs(exchange, self._target, step)
             async with until(deadline):
                 answers = await self._lookup(step)
             with malformed_answers():
                 step = _next_step(flow, [from_json(answer) for answer in answers])
         return step
-
-    async def _check_costs(self, requests: Sequence[EngineRequest]) -> None:
-        """Raises BadRequest for requests that cost the engine too much: by their parameters, or by texts that are too
-        long. Which of these a server elsewhere takes is not known."""
-        exchange, target = self._exchange, self._target
-        for request in requests:
-            check_costly_params(exchange.call, request.body, exchange.size)
-        if exchange.snapshot.config.deployments[target.name].url is not None:
-            return
-        for request in requests:
-            if has_many_vectors(request):
-                async with until(exchange.deadline):
-                    model = await exchange.state.upstream.model(target, exchange.snapshot.config.timeouts)
-                check_vectors(request.body, model.hidden_size)
-        if exchange.size <= MOST_CHARACTERS and REPEATING.isdisjoint(request.path for request in requests):
-            return
-        texts = [text for request in requests for text in await self._texts(request)]
-        if sum(text.length for text in texts) <= MOST_CHARACTERS:
-            return
-        async with until(exchange.deadline):
-            model = await exchange.state.upstream.model(target, exchange.snapshot.config.timeouts)
-        if (refused := too_long(texts, model.max_len)) is not None:
-            raise refused_field(exchange.call.field_names, *refused)
-
-    async def _texts(self, request: EngineRequest) -> Sequence[Text]:
-        exchange = self._exchange
-        return await exchange.state.access.bodies.work(exchange.size, texts_of, request.path, request.body)
 
     async def _lookup(self, requests: Sequence[EngineRequest]) -> Sequence[bytes]:
         slots = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
@@ -448,7 +403,7 @@ class Attempt:
     async def _counted(self, request: EngineRequest, error: ContextExceeded) -> ContextExceeded:
         """The error with the prompt's length, if the engine tells that."""
         counting = None if error.is_exact else self._exchange.call.translation.counting(request)
-        if counting is None or await self._is_long(counting, error.context):
+        if counting is None or await is_long_to_count(self._exchange, counting, error.context):
             return error
         try:
             async with until(self._exchange.deadline):
@@ -460,12 +415,6 @@ class Attempt:
         except SwitchyardError:
             return error
         return ContextExceeded(error.context, length, error.wanted, is_exact=True, status=error.status)
-
-    async def _is_long(self, counting: EngineRequest, context: int) -> bool:
-        """Whether an engine with this context would delay others if it counted the whole prompt."""
-        if self._exchange.size <= _LONGEST_COUNTED:
-            return False
-        return sum(text.length for text in await self._texts(counting)) > max(_LONGEST_COUNTED, fitting(context))
 
     # The answer as a stream
 

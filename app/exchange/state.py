@@ -22,7 +22,7 @@ from app.config.schema import Config, Task
 from app.control_plane import Replicas
 from app.dialects.base import EngineRequest
 from app.errors import ClientError, DeadlinePassed, SwitchyardError, Unavailable, Unreachable, UpstreamError
-from app.exchange.request import CacheSalts
+from app.exchange.cache_salts import CacheSalts
 from app.exchange.snapshot import Calls, Snapshot
 from app.exposures.log import Ledger
 from app.internal_api import NO_WAIT_HEADER

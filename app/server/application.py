@@ -41,8 +41,9 @@ from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.dialects.unserved import no_websockets, refusal
 from app.errors import ClientError, SwitchyardError, Unavailable
+from app.exchange.cache_salts import CacheSalts
 from app.exchange.handler import handle
-from app.exchange.request import CacheSalts, headers_of, request_id
+from app.exchange.request import headers_of, request_id
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Preparation, PreparedConfig, Snapshot, SnapshotBuilder
 from app.exchange.state import DeploymentHealth, RouterState

@@ -16,7 +16,7 @@ from app.config.base import ConfigError
 from app.config.schema import parse
 from app.dialects.base import EngineRequest
 from app.dialects.registry import DIALECTS
-from app.exchange.request import UNSALTED, CacheSalts
+from app.exchange.cache_salts import UNSALTED, CacheSalts
 from app.internal_api import AFFINITY_HEADER, APP_PREFIX
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment, Target

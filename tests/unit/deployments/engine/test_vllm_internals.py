@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.engine.errors import ENGINE_DEAD
-from app.exchange.request import TOKENIZER_ARGUMENTS
+from app.exchange.engine_input import TOKENIZER_ARGUMENTS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own, when it is imported
@@ -142,7 +142,7 @@ def test_only_these_modules_read_the_tensors_of_prompts() -> None:
 
 
 def test_the_arguments_of_tokenizers_are_known() -> None:
-    """vLLM passes variables of a template on as these (`app.exchange.request.check_costly_params`)."""
+    """vLLM passes variables of a template on as these (`app.exchange.engine_input.check_costly_params`)."""
     harmless = {"tools", "documents", "add_generation_prompt", "continue_final_message", "reasoning_effort"}
     for kind in (PreTrainedTokenizerBase, PythonBackend, MistralCommonBackend):
         parameters = inspect.signature(kind.apply_chat_template).parameters.values()

@@ -1,4 +1,4 @@
-"""Engine parameters that only the operator may open to callers, and those that hold token ids."""
+"""What may pass to an engine: parameters that only the operator opens to callers, token ids, and costs."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from app.config.schema import ENGINE_PARAMS
 from app.dialects.base import EngineRequest
 from app.errors import BadRequest
-from app.exchange.request import TOKENIZER_ARGUMENTS, check_vectors, has_many_vectors
+from app.exchange.engine_input import TOKENIZER_ARGUMENTS, check_vectors, has_many_vectors
 from tests.router.conftest import Rig
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
