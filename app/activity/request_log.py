@@ -125,7 +125,7 @@ class _Seen(msgspec.Struct):
             reason=record.reason,
             plan=self.plan,
             error=record.error,
-            stream=record.streamed,
+            stream=record.stream,
             attempts=record.attempts,
             failed_attempts=record.failed_attempts,
             engine=record.engine,

@@ -199,6 +199,7 @@ class Exchange:
             if name in config.endpoints:
                 check_body_size(size, config.body_limit(name))
         self.call = self._parsed() if size <= LONG_BODY else await bodies.work(size, self._parsed)
+        self.record.stream = self.call.translation.stream
         self.patience = self._time_allowed()
         self.deadline = asyncio.get_running_loop().time() + self.patience
 

@@ -149,7 +149,10 @@ class Record(msgspec.Struct):
     status: int = 0
     error: str = ""
     said: Said | None = None
+    stream: bool = False
+    """Whether the client has asked for a stream."""
     streamed: bool = False
+    """Whether its answer has begun as one."""
     attempts: int = 0
     failed_attempts: tuple[FailedAttempt, ...] = ()
     """The first `MOST_PAUSES`."""
@@ -251,7 +254,7 @@ def _fields(record: Record, elapsed_s: float) -> dict[str, object]:
         "deployment": record.deployment,
         "reason": record.reason,
         "status": record.status,
-        "stream": record.streamed,
+        "stream": record.stream,
         "duration_ms": round(elapsed_s * 1000, 1),
     }
     if record.attempts > 1:

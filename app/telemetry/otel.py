@@ -148,7 +148,7 @@ class Spans:
             record.reason,
             record.status,
             record.error,
-            record.streamed,
+            record.stream,
             record.attempts,
         )
         return self._keeping(key, _of_many, request)
@@ -230,7 +230,7 @@ def _of_many(request: RequestSpan) -> Mapping[str, Value]:
             "gen_ai.response.model": record.deployment if record.status == 200 else "",
             "gen_ai.response.finish_reasons": [request.finish] if request.finish in _FINISHES else [],
         }
-        if record.streamed:
+        if record.stream:
             attributes["gen_ai.request.stream"] = True
     return attributes
 

@@ -486,6 +486,16 @@ def test_each_attempt_of_a_request_is_named_with_its_failure(rig: Rig) -> None:
     assert "secret" not in str(by_id)
 
 
+def test_a_stream_that_fails_before_its_first_byte_is_listed_as_the_stream_that_was_asked_for(rig: Rig) -> None:
+    rig.blue.answer = refuse(500, "failed")
+    for id, asked in (("stream", True), ("whole", False)):
+        assert chat(rig.url, id, stream=asked).status_code == 502
+    wait_for(rig.url, "stream", "whole")
+    assert {one["id"]: one["stream"] for one in listed(rig.url)["requests"]} == {"stream": True, "whole": False}
+    metrics = httpx.get(f"{rig.url}/metrics").text
+    assert "gen_ai_server_time_to_first_token_seconds_count" not in metrics, "no token has come"
+
+
 def test_requests_for_unknown_routes_are_counted_in_groups(rig: Rig) -> None:
     def groups() -> dict[str, int]:
         reasons = listed(rig.url)["unknown_routes"]["reasons"]
