@@ -47,7 +47,9 @@ CLIENT_GONE = "client_gone"
 """The kind of a request whose client disconnected."""
 
 NO_ENGINE = "no_engine"
-"""The kind of a request whose client has waited for an engine in vain: none was there, and at last it disconnected."""
+"""The kind of a request whose client has waited for an engine, of which there was none, and then disconnected."""
+
+_LEFT = frozenset({CLIENT_GONE, NO_ENGINE})
 
 
 def shortened(text: str, longest: int) -> str:
@@ -403,7 +405,7 @@ def outcome_of(error: str, status: int = 200) -> Outcome:
         return "errors" if status >= 500 else "refused"
     if not error:
         return "answered"
-    if error == CLIENT_GONE:
+    if error in _LEFT:
         return "left"
     return "refused" if error in _REFUSALS else "errors"
 

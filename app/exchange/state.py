@@ -268,8 +268,7 @@ class RouterState:
     """Reads the conversations that other routers have pinned; waits a quarter of a second for them at most."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     no_engine_s: float = 5.0
-    """Seconds without a byte after which a client that leaves has waited in vain, where no engine is there. One that
-    leaves sooner has left."""
+    """Seconds without a byte after which the listed requests say of a client that leaves that no engine was there."""
     vacancies: Vacancies = field(default_factory=Vacancies)
     replicas: Callable[[], Replicas | None] = lambda: None
     """The replicas by the control plane's last answer; None before the first."""

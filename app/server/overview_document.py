@@ -25,7 +25,6 @@ _WORDS: Mapping[str, str] = {
     "broken": "got an error or half an answer",
     "forbidden": "not allowed",
     "limit_exceeded": "over a limit",
-    "no_engine": "timed out waiting for an engine",
     "rejected": "not valid for the engine",
     "suspected": "held back because engines died",
     "timeout": "timed out",

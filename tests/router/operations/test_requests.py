@@ -454,19 +454,23 @@ def no_engine(rig: Rig, path: str, after_s: float) -> dict[str, Any]:
     return dict(request)
 
 
-def test_a_client_that_waits_in_vain_for_an_engine_has_not_left(rig: Rig) -> None:
-    """Nor has one that leaves at once, or while an engine works for it, waited in vain."""
+def test_a_client_that_leaves_while_it_waits_for_an_engine_has_left_and_is_told_apart(rig: Rig) -> None:
+    """Not where it leaves at once, or while an engine works for it."""
     rig.router.state.no_engine_s = 0.3
     path = "/v1/chat/completions"
-    assert no_engine(rig, path, 0.5)["outcome"] == "left"
+    assert no_engine(rig, path, 0.5)["error"] == "client_gone"
     breakers = rig.router.state.health.breakers
     while not breakers.of("blue").is_open:
         breakers.of("blue").failed(Fault.CONNECTION, breakers.clock())
-    assert no_engine(rig, path, 0.1)["outcome"] == "left"
+    assert no_engine(rig, path, 0.1)["error"] == "client_gone"
     lost = no_engine(rig, path, 0.6)
-    assert (lost["outcome"], lost["error"], lost["first_byte_s"]) == ("errors", "no_engine", None)
+    assert (lost["outcome"], lost["error"], lost["first_byte_s"]) == ("left", "no_engine", None)
     (group,) = [one for one in listed(rig.url)["groups"] if one["error"] == "no_engine"]
-    assert (group["endpoint"], group["deployment"], group["outcome"]) == ("chat", "blue", "errors")
+    assert (group["endpoint"], group["deployment"], group["outcome"]) == ("chat", "blue", "left")
+    endpoint = next(
+        one for one in httpx.get(f"{rig.url}/api/overview").json()["endpoints"] if one["endpoint"] == "chat"
+    )
+    assert (endpoint["errors"], endpoint["left"]) == (0, 3)
 
 
 def test_each_attempt_of_a_request_is_named_with_its_failure(rig: Rig) -> None:

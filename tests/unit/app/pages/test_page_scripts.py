@@ -144,7 +144,7 @@ def test_a_request_is_slow_as_the_default_guardrail_says(
         (200, "timeout", "200, then cut short: timeout"),
         (429, "limit_exceeded", "429 limit exceeded"),
         (0, "client_gone", "0 client left"),
-        (499, "no_engine", "499 timed out waiting for an engine"),
+        (499, "no_engine", "499 client left: no engine was there"),
     ],
 )
 def test_a_request_broke_off_only_if_its_answer_had_begun(status: int, error: str, words: str) -> None:

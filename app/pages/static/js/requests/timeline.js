@@ -9,7 +9,7 @@ import { REASONS } from "./recorded.js";
 const ERRORS = {
   broken: "deployment failed",
   client_gone: "client left",
-  no_engine: "timed out waiting for an engine",
+  no_engine: "client left: no engine was there",
   suspected: "held back: engines died",
 };
 
@@ -43,7 +43,7 @@ export function result({ status, error, outcome, moves }) {
     case null:
       return mark("wait", "running");
     case "left":
-      return clientLeft();
+      return error === "no_engine" ? mark("info", words) : clientLeft();
     case "errors":
       return mark("bad", words);
     case "refused":
