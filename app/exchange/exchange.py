@@ -44,6 +44,7 @@ from app.exchange.request import (
     check_constraints,
     check_length,
     check_lists,
+    check_numbers,
     headers_of,
     read_json,
     request_id,
@@ -236,7 +237,8 @@ class Exchange:
             check_body_size(self.size, self.snapshot.config.body_limit(self.assignment.endpoint))
         if self.endpoint is not None and self.endpoint.content_filter is not None:
             bodies = self.state.access.bodies
-            await bodies.work(self.size, check_content, self.endpoint.content_filter, self.call.body)
+            checked = self.endpoint.content_filter, self.call.body, self.call.field_names
+            await bodies.work(self.size, check_content, *checked)
 
     def limits(self) -> AbstractAsyncContextManager[object]:
         """Holds what the request takes of its caller's limits. Entering it raises LimitExceeded and Unavailable."""
@@ -440,8 +442,10 @@ class Exchange:
         if request.body.count(b",") >= config.max_messages:
             check_lists(request.body, config.max_messages)
         call = self.dialect.parse(self.route.operation, request, ParseContext(config, self.state.random))
-        check_length(call.body, config.max_messages)  # a list may have been a string, with its commas escaped
+        # A list may have been a string, with its commas escaped.
+        check_length(call.body, config.max_messages, call.field_names)
         check_choices(call, config.max_messages)
+        check_numbers(call, request.body)
         check_constraints(call, self.size)
         if self.size > LONG_BODY:  # this is no work for the event loop
             self._prompt_estimate(call)

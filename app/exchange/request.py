@@ -17,13 +17,13 @@ from pydantic_core import from_json
 from app.aio import ClientDisconnected, Receive, result_within
 from app.config.schema import Config, Timeouts
 from app.dialects.base import Call
-from app.dialects.bodies import members
+from app.dialects.bodies import check_large_numbers, members
 from app.engine.constraints import refused_constraint
 from app.engine.expected import prompts_of
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow, UnsupportedMediaType
 from app.exchange.response import REQUEST_ID_HEADER
 from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
-from app.long_json import check_size, has_only_numbers, outlined, weight
+from app.long_json import check_size, has_only_numbers, may_have_large_number, outlined, weight, with_marks
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits
 
@@ -131,6 +131,16 @@ def check_constraints(call: Call, size: int) -> None:
         raise refused_field(call.field_names, *refused)
 
 
+def check_numbers(call: Call, body: bytes) -> None:
+    """Raises BadRequest, under the client's name for the field, for a number in the `body` of the call that has more
+    than 64 bits, or is infinite once it is read: no engine takes it."""
+    if not may_have_large_number(body):
+        return
+    choice = call.body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    check_large_numbers(with_marks(body), with_tools=kind not in (None, "auto", "none"))
+
+
 def refused_field(field_names: Mapping[str, str], field: str, reason: str) -> BadRequest:
     """The error for a field of a vLLM request, under the client's name for it."""
     name = field_names.get(field.partition(".")[0], field)
@@ -232,10 +242,11 @@ def request_id(headers: Mapping[str, str]) -> str:
     return given if given is not None and _USABLE_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
 
 
+_NO_NAMES: Mapping[str, str] = {}
 _LISTS = frozenset({"messages", "input", "prompt", "queries", "documents"})
 
 
-def check_length(body: Mapping[str, Any], limit: int) -> None:
+def check_length(body: Mapping[str, Any], limit: int, field_names: Mapping[str, str] = _NO_NAMES) -> None:
     """Raises BadRequest if a conversation has more than `limit` messages, or a batch more inputs.
 
     A list of token ids is one input: `max_json_values` bounds it.
@@ -243,7 +254,7 @@ def check_length(body: Mapping[str, Any], limit: int) -> None:
     for name in _LISTS.intersection(body):
         items = body[name]
         if isinstance(items, list) and len(items) > limit and not _has_only_integers(items):
-            raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
+            raise refused_field(field_names, name, f"has {len(items)} items, at most {limit} are allowed")
 
 
 def check_lists(text: bytes, limit: int) -> None:

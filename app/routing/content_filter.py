@@ -20,19 +20,24 @@ _FIELDS = (
     "resume",
 )
 
+_NO_NAMES: Mapping[str, str] = {}
 _WINDOW = _LONGEST_MATCH = 64 * 1024
 """Characters. A search holds the interpreter's lock, and takes up to 20 ms for each MiB."""
 
 
-def check_content(content_filter: ContentFilter, body: Mapping[str, Any]) -> None:
+def check_content(
+    content_filter: ContentFilter, body: Mapping[str, Any], field_names: Mapping[str, str] = _NO_NAMES
+) -> None:
     """Raises BadRequest (code ``content_filter``), naming the field, if its text matches a pattern.
 
-    `body` is vLLM's request. The message names neither the pattern nor the text.
+    `body` is vLLM's request; `field_names` are the client's, where they differ. The message names neither the pattern
+    nor the text.
     """
     for name in _FIELDS:
         if any(matches(pattern, text) for text in _texts(body.get(name)) for pattern in content_filter.patterns):
+            own = field_names.get(name, name)
             raise BadRequest(
-                f"{name}: the request was blocked by this endpoint's content filter", param=name, code="content_filter"
+                f"{own}: the request was blocked by this endpoint's content filter", param=own, code="content_filter"
             )
 
 

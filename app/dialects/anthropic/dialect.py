@@ -44,7 +44,7 @@ from app.dialects.common.requests import (
 )
 from app.dialects.common.streams import PassthroughStream, StreamFormat
 from app.dialects.schemas import Body
-from app.errors import BadRequest, ContextExceeded, NotFound, SwitchyardError
+from app.errors import BadRequest, ContextExceeded, NotFound, Rejected, SwitchyardError
 from app.misspellings import question
 from app.sse import encode
 
@@ -70,8 +70,9 @@ def error_body(error: SwitchyardError, request_id: str) -> dict[str, Any]:
     the inner object has `details`, by which SDKs recognize the error.
     """
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    # vLLM turns it into a chat request, and its messages may name that request's field.
-    message = error.message.replace("max_completion_tokens", "max_tokens")
+    message = error.message
+    if isinstance(error, Rejected):  # vLLM turns it into a chat request, and its messages may name that request's field
+        message = message.replace("max_completion_tokens", "max_tokens")
     if isinstance(error, ContextExceeded):
         message = _exceeded(error)
     inner: dict[str, Any] = {"type": kind, "message": message}

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from app.dialects.bodies import Problem, dump, nested_json, validated, without_nulls
+from app.dialects.bodies import Problem, check_large_numbers, dump, nested_json, validated, without_nulls
 from app.dialects.common.fields import (
     BEST_OF,
     BEST_OF_WITHOUT_STREAM,
@@ -378,6 +378,7 @@ def merged(body: dict[str, Any]) -> dict[str, Any]:
     if twice := next((name for name in extra if name in body), None):
         raise BadRequest(f"extra_params.{twice}: the request has the field '{twice}' too", param="extra_params")
     decoded: dict[str, Any] = without_nulls({name: _decoded(value) for name, value in extra.items()})
+    check_large_numbers({"extra_params": decoded}, with_tools=False)
     return rest | decoded
 
 

@@ -98,7 +98,8 @@ def error_frames(error: SwitchyardError) -> bytes:
 
 def _param(error: SwitchyardError) -> str | None:
     if error.param is not None:
-        return _CLIENT_NAMES.get(error.param, error.param)
+        is_clients = error.code == "unknown_parameter"
+        return error.param if is_clients else _CLIENT_NAMES.get(error.param, error.param)
     if not isinstance(error, Rejected):
         return None
     if error.message.startswith("Grammar error"):

@@ -23,9 +23,6 @@ from app.errors import (
 )
 from app.sse import encode
 
-_FIELDS = {"prompt": "inputs", "max_tokens": "max_new_tokens", "input": "instances"}
-"""vLLM's names of fields to TGI's."""
-
 _IN_BAND = frozenset({"validation", "generation", "overloaded", "incomplete_generation"})
 
 
@@ -63,8 +60,6 @@ def _validation_message(error: ClientError) -> str:
         return _exceeded(error)
     if isinstance(error, Rejected) and message.startswith("Grammar error"):
         return f"grammar is not valid: {message.partition(': ')[2]}"
-    if error.param in _FIELDS and message.startswith(f"{error.param}:"):
-        return _FIELDS[error.param] + message.removeprefix(error.param)
     return message
 
 

@@ -341,7 +341,11 @@ class Generate(Translation):
     body: Mapping[str, Any]
     stream: bool
     needs_model = True
-    field_names: ClassVar[Mapping[str, str]] = {"structured_outputs": "parameters.grammar"}
+    field_names: ClassVar[Mapping[str, str]] = {
+        "max_tokens": "max_new_tokens",
+        "prompt": "inputs",
+        "structured_outputs": "parameters.grammar",
+    }
     """The client's names of vLLM's fields, for errors."""
 
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from app.config.schema import Task
 from app.dialects.base import Call, EngineRequest, Flow, ParseContext, Reply, Request, ServingContext, Translation
 from app.dialects.bodies import dump, request_object
 from app.dialects.tgi.chat import Chat, ChatCompletion
@@ -47,7 +48,8 @@ class Vertex(Translation):
         parsed = [_instance(instance, f"instances[{i}]", context, effort) for i, instance in enumerate(instances)]
         has_chats = any(isinstance(instance, ChatCompletion) for instance in parsed)
         body = {"input": [instance.body for instance in parsed]}
-        return Call("chat" if has_chats else "completions", body, cls(parsed))
+        task: Task = "chat" if has_chats else "completions"
+        return Call(task, body, cls(parsed), field_names={"input": "instances"})
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         requests: list[EngineRequest] = []

@@ -11,9 +11,17 @@ from msgspec.structs import replace
 from app.config.schema import parse as parse_config
 from app.dialects.base import Dialect, ParseContext, Request, Route, ServingContext
 from app.dialects.bodies import CONTENT
+from app.dialects.openai.fields import (
+    ENGINE_CHAT,
+    ENGINE_COMPLETIONS,
+    ENGINE_EMBEDDINGS,
+    ENGINE_RESPONSES,
+    ENGINE_SCORE,
+)
 from app.dialects.registry import DIALECTS
 from app.dialects.tgi.fields import Parameters
 from app.errors import BadRequest, Broken, ClientError, NotFound, Rejected, SwitchyardError, Unprocessable
+from app.exchange.request import check_numbers
 from app.exchange.response import said
 from tests.conftest import NIGHTLY
 from tests.support.clients.dialect_calls import engine_body
@@ -54,6 +62,10 @@ LEAST: dict[str, Any] = {
     "model": "chat",
 }
 """Values for the required fields of any body."""
+
+
+PASSED = ENGINE_CHAT | ENGINE_COMPLETIONS | ENGINE_EMBEDDINGS | ENGINE_SCORE | ENGINE_RESPONSES
+"""vLLM's fields, which some APIs pass on."""
 
 
 def operations() -> Iterator[Any]:
@@ -111,6 +123,126 @@ def test_no_value_of_a_tgi_parameter_is_an_internal_error(operation: str) -> Non
     for name in Parameters.model_fields:
         for value in VALUES:
             handle(tgi, route, {"inputs": "hi", "parameters": {name: value}})
+
+
+LARGE_NUMBERS = ("1" + "0" * 30, "-1" + "0" * 30, "1e400", "-1.5E+0400", "1" * 400 + ".5")
+"""As they are written: of more than 64 bits, or infinite once they are read."""
+
+CALLERS_OWN = frozenset({"chat_template_kwargs", "client_metadata", "documents", "functions", "metadata", "tools"})
+
+KINDS = frozenset({"input_data", "messages"})
+"""Fields that make a request one of another kind on some routes."""
+
+ALTERNATIVES: list[dict[str, Any]] = [
+    {},
+    {"input": "hi"},
+    {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    {"texts": ["a"]},
+    {"query": "a", "documents": ["b"]},
+    {"query": "a", "texts": ["b"]},
+    {"queries": "a", "documents": "b"},
+]
+"""Fields of which a body has to have some."""
+
+
+def refusal_of(dialect: Dialect, route: Route, body: dict[str, Any], number: str = "1") -> str:
+    """The answer to a body in which `number` stands for the text "number"; "" if it passes to a deployment."""
+    request = request_with(route, body)
+    request = replace(request, body=request.body.replace(b'"number"', number.encode()))
+    try:
+        call = dialect.parse(route.operation, request, ParseContext(CONFIG, CONTEXT.random))
+        check_numbers(call, request.body)
+    except ClientError as error:
+        reply = dialect.render_error(error, route.operation, request)
+        assert 400 <= reply.status < 500
+        return reply.body.decode()
+    return ""
+
+
+@pytest.mark.parametrize(("dialect", "route", "model"), list(operations()))
+def test_no_engine_gets_a_number_of_more_than_64_bits_and_the_refusal_names_its_field(
+    dialect: Dialect, route: Route, model: Any
+) -> None:
+    bodies = [{**least_body(model), **others} for others in ALTERNATIVES]
+    valid = next(body for body in bodies if not refusal_of(dialect, route, body))
+    names = {field.alias or name for name, field in model.model_fields.items()} | PASSED
+    cases = itertools.product(sorted(names - CALLERS_OWN - KINDS), ("number", [[1, "number"]]))
+    wrong = []
+    for (name, value), number in zip(cases, itertools.cycle(LARGE_NUMBERS), strict=False):
+        answer = refusal_of(dialect, route, {**valid, name: value}, number)
+        if name not in answer and "did you mean" not in answer:
+            wrong.append((name, number, value, answer))
+    assert wrong == []
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"default": "number"}}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+TOOLS_OF_ANTHROPIC = [{"name": "f", "input_schema": SCHEMA}]
+FORMAT = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
+ASKED = [{"role": "user", "content": "hi"}]
+USED = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {"a": "number"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "b"}]},
+]
+
+
+def answer_to(to: str, fields: dict[str, Any], number: str) -> str:
+    name, operation = to.split()
+    dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
+    route = next(route for route in dialect.routes if route.operation == operation)
+    least = {"inputs": "hi"} if operation == "generate" else {"model": "chat", "messages": ASKED}
+    return refusal_of(dialect, route, {**least, **fields}, number)
+
+
+@pytest.mark.parametrize("number", LARGE_NUMBERS)
+@pytest.mark.parametrize(
+    ("to", "fields", "name"),
+    [
+        ("openai chat", {"logit_bias": {"5": "number"}}, "logit_bias.5"),
+        ("openai chat", {"vllm_xargs": {"a": [1, "number"]}}, "vllm_xargs.a[1]"),
+        (
+            "openai chat",
+            {"response_format": FORMAT},
+            "response_format.json_schema.schema.properties.a.default",
+        ),
+        (
+            "openai chat",
+            {"tools": TOOLS, "tool_choice": "required"},
+            "tools[0].function.parameters.properties.a.default",
+        ),
+        (
+            "anthropic messages",
+            {"max_tokens": 5, "tools": TOOLS_OF_ANTHROPIC, "tool_choice": {"type": "any"}},
+            "tools[0].input_schema.properties.a.default",
+        ),
+        ("tgi generate", {"parameters": {"x": "number"}}, "parameters.x"),
+        ("tgi generate", {"parameters": {"grammar": {"type": "json", "value": SCHEMA}}}, "parameters.grammar.value"),
+        ("databricks invocations", {"extra_params": {"stop": "[[number]]"}}, "extra_params.stop[0][0]"),
+    ],
+)
+def test_the_place_of_a_number_of_more_than_64_bits_is_told(
+    to: str, fields: dict[str, Any], name: str, number: str
+) -> None:
+    assert name in answer_to(to, json.loads(json.dumps(fields).replace("[[number]]", f"[[{number}]]")), number)
+
+
+@pytest.mark.parametrize(
+    ("to", "fields"),
+    [
+        ("openai chat", {"tools": TOOLS}),
+        ("openai chat", {"tools": TOOLS, "tool_choice": "auto"}),
+        ("openai chat", {"metadata": {"a": "number"}, "documents": [{"id": "number"}]}),
+        (
+            "openai chat",
+            {"seed": 2**63 - 1, "user": "1" * 30, "messages": [*ASKED, {**ASKED[0], "name": "1e400"}]},
+        ),
+        ("anthropic messages", {"max_tokens": 5, "tools": TOOLS_OF_ANTHROPIC, "tool_choice": {"type": "auto"}}),
+        ("anthropic messages", {"max_tokens": 5, "messages": [*ASKED, *USED]}),
+        ("tgi generate", {"parameters": {"seed": 2**64 - 1}}),
+    ],
+)
+def test_what_is_the_callers_own_has_numbers_of_any_size(to: str, fields: dict[str, Any]) -> None:
+    assert answer_to(to, fields, "1" + "0" * 30) == ""
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,8 @@ def test_the_length_of_a_conversation_is_bounded(name: str) -> None:
     assert refused.value.param == name
     with pytest.raises(BadRequest, match=f"{name}: has 4 items, at most 3"):
         check_length({name: [[1]] * 4}, 3)
+    with pytest.raises(BadRequest, match="texts: has 4 items, at most 3"):
+        check_length({name: ["x"] * 4}, 3, {name: "texts"})
 
 
 def test_a_text_given_as_its_tokens_is_no_batch() -> None:

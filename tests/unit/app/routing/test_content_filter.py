@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.content_filter import matches
+from app.config.schema import ContentFilter
+from app.errors import BadRequest
+from app.routing.content_filter import check_content, matches
 
 PATTERNS = [
     re.compile(pattern)
@@ -49,3 +51,10 @@ def test_windows_change_nothing(places: list[tuple[int, int, str]], filling: str
 @pytest.mark.parametrize("text", ["", "secret", "a" * 300_000 + "secret"])
 def test_a_text_of_any_length_is_searched_to_its_end(text: str) -> None:
     assert matches(re.compile("secret"), text) is text.endswith("secret")
+
+
+def test_the_field_that_is_blocked_has_the_clients_name() -> None:
+    secrets = ContentFilter.model_validate({"patterns": ["secret"]})
+    with pytest.raises(BadRequest, match=r"^inputs: the request was blocked") as refused:
+        check_content(secrets, {"prompt": "a secret"}, {"prompt": "inputs"})
+    assert refused.value.param == "inputs"

@@ -316,11 +316,11 @@ def test_a_stream_that_breaks_off_is_incomplete() -> None:
 
 ERRORS: list[tuple[SwitchyardError, int, str | None, str]] = [
     (Unprocessable("`top_k` must be strictly positive"), 422, "validation", "Input validation error: `top_k` must be"),
-    (Rejected("max_tokens: too large", status=400, param="max_tokens"), 422, "validation", "max_new_tokens: too large"),
+    (Rejected("top_k: too large", status=400, param="top_k"), 422, "validation", "Input validation error: top_k: too"),
     (Rejected("Grammar error: odd", status=400), 422, "validation", "Input validation error: grammar is not valid: od"),
     (BadRequest("The body is not valid JSON"), 400, "validation", "Input validation error: The body"),
     (BadRequest("`inputs`: wrong", param="inputs"), 422, "validation", "Input validation error: `inputs`"),
-    (BadRequest("prompt: stopped", param="prompt", code="content_filter"), 422, "validation", "inputs: stopped"),
+    (BadRequest("inputs: stopped", param="inputs", code="content_filter"), 422, "validation", "inputs: stopped"),
     (WrongTask("model: does other things", param="model"), 422, "validation", "model: does other things"),
     (Unprocessable("no", code="suffix not supported"), 422, "suffix not supported", "no"),
     (NotFound("no such endpoint", param="model"), 404, "not_found", "no such endpoint"),
