@@ -124,7 +124,7 @@ class TimeLimit:
         self.when, self._loop = when, loop
         self._passed = False
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         task = asyncio.current_task(self._loop)
         assert task is not None, "a coroutine of a task"
         self._task, self._before = task, task.cancelling()
@@ -132,7 +132,7 @@ class TimeLimit:
         self._alarm.add(self)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         self._alarm.remove(self)
         # A task that was cancelled from outside, too, stays cancelled.
         if self._passed and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
@@ -163,7 +163,7 @@ async def result_within(seconds: float, awaitable: Awaitable[T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
-    async with within(seconds):
+    with within(seconds):
         return await _Rest[T](steps, waits_for)
 
 
@@ -222,13 +222,13 @@ class while_connected:
         self._work: asyncio.Task[Any] | None = None
         self._disconnected = False
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         self._watch = Callbacks(self._disconnect())
         if self._disconnected:
             raise ClientDisconnected
         self._work = asyncio.current_task()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         self._watch.end()
         if self._disconnected and self._work is not None and isinstance(error, asyncio.CancelledError):
             self._work.uncancel()
@@ -249,9 +249,9 @@ class until(TimeLimit):
     def __init__(self, deadline: float) -> None:
         super().__init__(deadline, asyncio.get_running_loop())
 
-    async def __aexit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: Any) -> None:
         try:
-            await super().__aexit__(*raised)
+            super().__exit__(*raised)
         except TimeoutError as error:
             raise DeadlinePassed(_TOO_LONG) from error
 
@@ -269,9 +269,9 @@ class IdleTimeout(TimeLimit):
         self.last = loop.time()
         super().__init__(min(self.last + idle_s, deadline), loop)
 
-    async def __aexit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: Any) -> None:
         try:
-            await super().__aexit__(*raised)
+            super().__exit__(*raised)
         except TimeoutError as error:
             if self.last + self._idle_s < self._deadline:
                 raise TimedOut(STOPPED) from error

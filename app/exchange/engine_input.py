@@ -53,7 +53,7 @@ async def check_costs(exchange: Exchange, target: Target, requests: Sequence[Eng
         return
     for request in requests:
         if has_many_vectors(request):
-            async with until(exchange.deadline):
+            with until(exchange.deadline):
                 model = await exchange.state.upstream.model(target, exchange.snapshot.config.timeouts)
             check_vectors(request.body, model.hidden_size)
     if exchange.size <= MOST_CHARACTERS and REPEATING.isdisjoint(request.path for request in requests):
@@ -61,7 +61,7 @@ async def check_costs(exchange: Exchange, target: Target, requests: Sequence[Eng
     texts = [text for request in requests for text in await _texts(exchange, request)]
     if sum(text.length for text in texts) <= MOST_CHARACTERS:
         return
-    async with until(exchange.deadline):
+    with until(exchange.deadline):
         model = await exchange.state.upstream.model(target, exchange.snapshot.config.timeouts)
     if (refused := too_long(texts, model.max_len)) is not None:
         raise refused_field(exchange.call.field_names, *refused)

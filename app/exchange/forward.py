@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -356,7 +356,7 @@ class Attempt:
         if not exchange.call.translation.needs_model:
             return ServingContext(target.name, settings)
         ask = partial(exchange.state.upstream.model, target, exchange.snapshot.config.timeouts)
-        async with until(exchange.deadline):
+        with until(exchange.deadline):
             model = await (self._shared("", ask) if exchange.call.translation.is_shared else ask())
         return ServingContext(target.name, settings, model)
 
@@ -367,18 +367,18 @@ class Attempt:
         # Tokenizing a long prompt takes tens of milliseconds, in which the event loop would serve no other stream.
         in_thread = exchange.call.translation.needs_model and exchange.size > _LONG_BODY
         if in_thread:
-            async with until(deadline):
+            with until(deadline):
                 step = await asyncio.to_thread(_first_step, flow)
         else:
             step = _first_step(flow)
         while not isinstance(step, EngineRequest | Reply):
             if not step:
-                async with until(deadline):
+                with until(deadline):
                     step = await asyncio.to_thread(_next_step, flow, ()) if in_thread else _next_step(flow, ())
                 continue
             self._has_looked_up = True
             await check_costs(exchange, self._target, step)
-            async with until(deadline):
+            with until(deadline):
                 answers = await self._lookup(step)
             with malformed_answers():
                 step = _next_step(flow, [from_json(answer) for answer in answers])
@@ -406,7 +406,7 @@ class Attempt:
         if counting is None or await is_long_to_count(self._exchange, counting, error.context):
             return error
         try:
-            async with until(self._exchange.deadline):
+            with until(self._exchange.deadline):
                 (answer,) = await self._lookup([counting])
             with malformed_answers():
                 length = counted(from_json(answer))
@@ -422,12 +422,12 @@ class Attempt:
         exchange = self._exchange
         stream = exchange.call.translation.open_stream(serving)
         with closing(self._opened(request)) as chunks:
-            async with self._in_time():
+            with self._in_time():
                 await chunks.begin(check=stream.check)
             if exchange.call.translation.resumed and not chunks.is_marked:
                 raise BadRequest("resume: streams of this kind cannot be continued", param="resume")
             if constrained_field(request.body) is not None:
-                async with until(exchange.deadline):
+                with until(exchange.deadline):
                     await self._check_second_event(chunks)
             await exchange.writer.start_stream(
                 stream.headers, has_ended=lambda: stream.has_ended, tokens_sent=lambda: chunks.tokens_sent
@@ -443,7 +443,7 @@ class Attempt:
         """
         received = b""
         try:
-            async with within(self._exchange.snapshot.config.timeouts.idle_s):
+            with within(self._exchange.snapshot.config.timeouts.idle_s):
                 async for chunk in chunks:
                     received += chunk
                     if received.count(b"\n\n") > 1 or len(received) > _MAX_ROLE_BYTES:
@@ -462,7 +462,7 @@ class Attempt:
             answer = await self._collect(request.path, collector)
         else:
             ask = partial(self._post, request, is_main=True)
-            async with self._in_time():
+            with self._in_time():
                 answer = await (self._shared(request.path, ask) if translation.is_shared else ask())
         received_at = time.perf_counter()
         record.usage = usage_of_answer(answer)
@@ -479,10 +479,10 @@ class Attempt:
         """The answer, collected from a stream; at the deadline, the part that the collector returns."""
         exchange, cut = self._exchange, cut_calls(path, collector.request)
         with closing(self._opened(EngineRequest(path, collector.request))) as chunks:
-            async with self._in_time():
+            with self._in_time():
                 await chunks.begin()
             try:
-                async with IdleTimeout(exchange.snapshot.config.timeouts.idle_s, exchange.deadline) as idle:
+                with IdleTimeout(exchange.snapshot.config.timeouts.idle_s, exchange.deadline) as idle:
                     chunks.survive(idle, lambda: collector.has_ended)
                     async for chunk in chunks:
                         with malformed_answers():
@@ -499,11 +499,11 @@ class Attempt:
         exchange, names = self._exchange, names_of(self._target)
         if len(reply.body) > _WRITTEN_AT_ONCE:
             exchange.hold_answer(len(reply.body))
-            async with until(exchange.deadline):
+            with until(exchange.deadline):
                 pieces = await asyncio.to_thread(names.in_long_answer, reply.body)
             # It has begun, so it must end whole; but a client that does not read it holds a slot of the endpoint.
             latest = asyncio.get_running_loop().time() + exchange.snapshot.config.timeouts.idle_s
-            async with until(max(exchange.deadline, latest)):
+            with until(max(exchange.deadline, latest)):
                 await exchange.writer.send_long(reply, pieces)
         else:
             await exchange.writer.send(replace(reply, body=names.in_answer(reply.body)))
@@ -515,7 +515,7 @@ class Attempt:
         answer: Awaitable[T] = self._exchange.state.shared.get((self._target.name, self._target.url, path), ask)
         return answer
 
-    def _in_time(self) -> AbstractAsyncContextManager[object]:
+    def _in_time(self) -> AbstractContextManager[object]:
         """Limits a call to the deadline, and to the time for which its deployment has a replica, if another one would
         take it; sets no timer where `first_byte_s`, which limits it anyway, ends sooner."""
         deadline, timeouts = self._exchange.deadline, self._exchange.snapshot.config.timeouts
@@ -622,7 +622,7 @@ class Relay:
         end = b""
         try:
             with malformed_answers():
-                async with IdleTimeout(idle_s, deadline) as self._idle:
+                with IdleTimeout(idle_s, deadline) as self._idle:
                     chunks.survive(self._idle, lambda: self._stream.has_ended, self._keep_alive)
                     self._rest = self._translated(await chunks.each(self._pass_on))
                 if self._stream.failure is not None:

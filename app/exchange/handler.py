@@ -51,7 +51,7 @@ async def handle(
                     await exchange.answer()
                     return
                 await exchange.parse()
-                async with while_connected(receive, exchange.is_answered):
+                with while_connected(receive, exchange.is_answered):
                     await exchange.assign()
                     await exchange.check()
                     async with exchange.limits(), exchange.slot():

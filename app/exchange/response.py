@@ -85,6 +85,14 @@ def said(error: SwitchyardError, body: bytes = b"") -> Said:
     return Said(text, code, error.param or "", is_engines, engine_message)
 
 
+def _never() -> bool:
+    return False
+
+
+def _unknown() -> None:
+    return None
+
+
 class ResponseWriter:
     """Writes one ASGI response: status and headers once, then the body. Collects the fields of the access log.
 
@@ -116,8 +124,8 @@ class ResponseWriter:
     def forget_stream(self) -> None:
         """Lets go of the stream, which knows this writer: in a cycle, all that belongs to the request would wait for
         the garbage collector."""
-        self._has_ended: Callable[[], bool] = lambda: False
-        self._tokens_sent: Callable[[], int | None] = lambda: None
+        self._has_ended: Callable[[], bool] = _never
+        self._tokens_sent: Callable[[], int | None] = _unknown
 
     def upstream_id(self) -> str:
         """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
@@ -175,8 +183,8 @@ class ResponseWriter:
         self,
         headers: Mapping[str, str],
         media_type: str = EVENT_STREAM,
-        has_ended: Callable[[], bool] = lambda: False,
-        tokens_sent: Callable[[], int | None] = lambda: None,
+        has_ended: Callable[[], bool] = _never,
+        tokens_sent: Callable[[], int | None] = _unknown,
     ) -> None:
         """Sends the head of a stream; `media_type`: server-sent events by default.
 

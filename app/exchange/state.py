@@ -212,14 +212,14 @@ class Departure(until):
         super().__init__(deadline)
         self._others, self._leaves = others, False
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         self._others.add(self)
-        return await super().__aenter__()
+        return super().__enter__()
 
-    async def __aexit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._others.discard(self)
         try:
-            await super().__aexit__(*raised)
+            super().__exit__(*raised)
         except DeadlinePassed as passed:
             if self._leaves:
                 raise Unreachable("No replica of the deployment is left") from passed

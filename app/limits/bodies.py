@@ -162,10 +162,9 @@ class CloseUnread:
             return
         self._lingering += 1
         try:
-            with suppress(TimeoutError):
-                async with within(self._linger_s):
-                    while not exchange.is_read:
-                        await exchange.receive()
+            with suppress(TimeoutError), within(self._linger_s):
+                while not exchange.is_read:
+                    await exchange.receive()
         finally:
             self._lingering -= 1
 

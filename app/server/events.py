@@ -243,16 +243,17 @@ class EventsApi(RoutedApi):
         if since is not None:
             time_of(since, "since")
         writer = context.writer
-        async with self._feed.listening(context.caller.id) as listener, while_connected(request.receive):
-            await writer.start_stream({})
-            context.record.first_byte = None  # it is no model's first token
-            async for data in self._stream(listener, since, context.caller):
-                try:
-                    async with asyncio.timeout(self._send_s):
-                        await writer.send_chunk(data)
-                except TimeoutError:
-                    raise StreamAborted from None
-            await writer.end_stream()
+        async with self._feed.listening(context.caller.id) as listener:
+            with while_connected(request.receive):
+                await writer.start_stream({})
+                context.record.first_byte = None  # it is no model's first token
+                async for data in self._stream(listener, since, context.caller):
+                    try:
+                        async with asyncio.timeout(self._send_s):
+                            await writer.send_chunk(data)
+                    except TimeoutError:
+                        raise StreamAborted from None
+                await writer.end_stream()
 
     async def _stream(self, listener: Listener, since: str | None, caller: Caller) -> AsyncIterator[bytes]:
         """The stream: first events after `since`, then new ones, and a comment when there are none."""

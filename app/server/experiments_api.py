@@ -483,12 +483,13 @@ class ExportApi(RoutedApi):
         if self._exports is None:
             raise no_controller()
         writer = context.writer
-        async with self._exports.export(dict(request.query_params)) as exported, while_connected(request.receive):
-            if isinstance(exported, Answer):
-                raise refusal(exported)
-            context.change.after = dict(request.query_params)
-            await writer.start_stream({}, exported.media_type)
-            context.record.first_byte = None  # it is no model's first token
-            async for piece in exported.pieces:
-                await writer.send_chunk(piece)
-            await writer.end_stream()
+        async with self._exports.export(dict(request.query_params)) as exported:
+            with while_connected(request.receive):
+                if isinstance(exported, Answer):
+                    raise refusal(exported)
+                context.change.after = dict(request.query_params)
+                await writer.start_stream({}, exported.media_type)
+                context.record.first_byte = None  # it is no model's first token
+                async for piece in exported.pieces:
+                    await writer.send_chunk(piece)
+                await writer.end_stream()

@@ -189,17 +189,16 @@ class ResponseStream:
         """
         if check is not None and self._request is not None:
             check.expect(self._request)
-        with translated(self._target):
-            async with within(self._first_byte_s):
-                self._response = response = await self._send()
-                if response.status != 200:
-                    raise await failed(response, self._target)
-                if self._on_head is not None:
-                    self._on_head(response.headers)
-                if self._groups is not None:
-                    self._groups.begin(response.headers)
-                    self._groups = self._groups if self._groups.is_marked else None
-                first = await (self._first_event(response, check) if events else self._first_part())
+        with translated(self._target), within(self._first_byte_s):
+            self._response = response = await self._send()
+            if response.status != 200:
+                raise await failed(response, self._target)
+            if self._on_head is not None:
+                self._on_head(response.headers)
+            if self._groups is not None:
+                self._groups.begin(response.headers)
+                self._groups = self._groups if self._groups.is_marked else None
+            first = await (self._first_event(response, check) if events else self._first_part())
         if first is None:
             raise incomplete(self._target)
         if (error := error_in_first_chunk(first)) is not None:
@@ -357,22 +356,21 @@ class Upstream:
         An error that may be the engine's death has the engine's name, if that has told it."""
         if target.app is not None:
             context = {**context, HEAD_FIRST_HEADER: "1"}
-        with translated(target) as call:
-            async with within(timeouts.first_byte_s):
-                response = await self._post(target, path, body, request_id, timeouts, context, encode)
-                try:
-                    if HEAD_FIRST_HEADER in response.headers:
-                        call.engine = response.headers.get(REPLICA_HEADER, "")
-                        await _read_head(response)
-                    if response.status == 404 and path in QUESTIONS:  # a route that engines may have
-                        raise Rejected(f"Deployment '{target.name}' does not tell this", status=404)
-                    if response.status != 200:
-                        raise await failed(response, target)
-                    if on_head is not None:
-                        on_head(response.headers)
-                    answer = await _whole(response)
-                finally:
-                    response.close()
+        with translated(target) as call, within(timeouts.first_byte_s):
+            response = await self._post(target, path, body, request_id, timeouts, context, encode)
+            try:
+                if HEAD_FIRST_HEADER in response.headers:
+                    call.engine = response.headers.get(REPLICA_HEADER, "")
+                    await _read_head(response)
+                if response.status == 404 and path in QUESTIONS:  # a route that engines may have
+                    raise Rejected(f"Deployment '{target.name}' does not tell this", status=404)
+                if response.status != 200:
+                    raise await failed(response, target)
+                if on_head is not None:
+                    on_head(response.headers)
+                answer = await _whole(response)
+            finally:
+                response.close()
         # A proxy in between can turn a broken response into one that ends in order.
         if response.media_type.endswith("json") and not answer.rstrip().endswith(b"}"):
             raise incomplete(target)
@@ -446,24 +444,23 @@ class Upstream:
 
     async def _get(self, target: Target, path: str, etag: str | None, timeouts: Timeouts) -> CardResponse | None:
         headers = {**target.headers, **({"if-none-match": etag} if etag else {})}
-        with translated(target):
-            async with within(timeouts.first_byte_s):
-                response = await self._http.get(target.url + path, headers, timeouts.connect_s)
-                try:
-                    if response.status == 304:
-                        return None
-                    if NO_ROUTE_HEADER in response.headers:
-                        raise Unavailable(f"Deployment '{target.name}' is not available")
-                    if response.status != 200:
-                        raise await failed(response, target)
-                    return CardResponse(await _whole(response), response.headers.get("etag"))
-                finally:
-                    response.close()
+        with translated(target), within(timeouts.first_byte_s):
+            response = await self._http.get(target.url + path, headers, timeouts.connect_s)
+            try:
+                if response.status == 304:
+                    return None
+                if NO_ROUTE_HEADER in response.headers:
+                    raise Unavailable(f"Deployment '{target.name}' is not available")
+                if response.status != 200:
+                    raise await failed(response, target)
+                return CardResponse(await _whole(response), response.headers.get("etag"))
+            finally:
+                response.close()
 
     async def probe(self, target: Target, timeout_s: float) -> bool:
         """Whether the deployment reports that it is healthy."""
         try:
-            async with within(timeout_s):
+            with within(timeout_s):
                 response = await self._http.get(f"{target.url}/health", target.headers, timeout_s)
         except (HttpError, TimeoutError, ValueError):
             return False

@@ -105,7 +105,7 @@ async def _uncancelled() -> bool:
 
 def test_a_block_that_ends_in_time_is_left_alone() -> None:
     async def run() -> bool:
-        async with within(3600):
+        with within(3600):
             await asyncio.sleep(0)
         return await _uncancelled()
 
@@ -114,9 +114,8 @@ def test_a_block_that_ends_in_time_is_left_alone() -> None:
 
 def test_a_block_that_still_runs_is_ended() -> None:
     async def run() -> bool:
-        with pytest.raises(TimeoutError):
-            async with TimeLimit(_now() - 1, asyncio.get_running_loop()):
-                await _forever()
+        with pytest.raises(TimeoutError), TimeLimit(_now() - 1, asyncio.get_running_loop()):
+            await _forever()
         return await _uncancelled()
 
     assert asyncio.run(run())
@@ -124,13 +123,12 @@ def test_a_block_that_still_runs_is_ended() -> None:
 
 def test_each_of_many_limits_ends_its_own_block() -> None:
     async def limited(number: int) -> int:
-        with pytest.raises(TimeoutError):
-            async with TimeLimit(_now() + number % 10 / 1000, asyncio.get_running_loop()):
-                await _forever()
+        with pytest.raises(TimeoutError), TimeLimit(_now() + number % 10 / 1000, asyncio.get_running_loop()):
+            await _forever()
         return number
 
     async def run() -> list[int]:
-        async with within(3600):
+        with within(3600):
             return await asyncio.gather(*map(limited, range(500)))
 
     assert asyncio.run(run()) == list(range(500))
@@ -138,8 +136,8 @@ def test_each_of_many_limits_ends_its_own_block() -> None:
 
 def test_the_outer_of_two_limits_ends_both_blocks() -> None:
     async def nested() -> None:
-        async with TimeLimit(_now() - 1, asyncio.get_running_loop()):
-            async with within(3600):
+        with TimeLimit(_now() - 1, asyncio.get_running_loop()):
+            with within(3600):
                 await _forever()
             pytest.fail("the outer block went on")
 
@@ -153,9 +151,8 @@ def test_the_outer_of_two_limits_ends_both_blocks() -> None:
 
 def test_errors_of_the_block_stay() -> None:
     async def run() -> bool:
-        with pytest.raises(ValueError, match="x"):
-            async with within(3600):
-                raise ValueError("x")
+        with pytest.raises(ValueError, match="x"), within(3600):
+            raise ValueError("x")
         return await _uncancelled()
 
     assert asyncio.run(run())
@@ -166,7 +163,7 @@ def test_a_task_that_is_cancelled_from_outside_stays_cancelled() -> None:
         task = asyncio.current_task()
         assert task is not None
         limit = within(3600)
-        async with limit:
+        with limit:
             limit.pass_now()
             task.cancel()
             await _forever()

@@ -43,7 +43,7 @@ async def test_a_block_ends_when_its_client_disconnects() -> None:
     client, task = Client("http.request"), asyncio.current_task()
 
     async def served() -> None:
-        async with while_connected(client.receive):
+        with while_connected(client.receive):
             client.sends("http.disconnect")
             await _for_ever()
 
@@ -54,14 +54,13 @@ async def test_a_block_ends_when_its_client_disconnects() -> None:
 
 
 async def test_a_block_does_not_begin_for_a_client_that_has_gone() -> None:
-    with pytest.raises(ClientDisconnected):
-        async with while_connected(Client("http.disconnect").receive):
-            pytest.fail("the block began")
+    with pytest.raises(ClientDisconnected), while_connected(Client("http.disconnect").receive):
+        pytest.fail("the block began")
 
 
 async def test_a_block_continues_once_the_response_is_complete() -> None:
     client, steps = Client(), list[str]()
-    async with while_connected(client.receive, lambda: bool(steps)):
+    with while_connected(client.receive, lambda: bool(steps)):
         steps.append("answered")
         client.sends("http.disconnect")
         await asyncio.sleep(0.01)
@@ -71,7 +70,7 @@ async def test_a_block_continues_once_the_response_is_complete() -> None:
 
 async def test_a_cancellation_from_outside_stays_one() -> None:
     async def served() -> None:
-        async with while_connected(Client().receive):
+        with while_connected(Client().receive):
             await _for_ever()
 
     task = asyncio.create_task(served())
@@ -83,7 +82,7 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
 
 async def test_a_block_leaves_nothing_to_the_garbage_collector() -> None:
     async def served() -> None:
-        async with while_connected(Client().receive):
+        with while_connected(Client().receive):
             await asyncio.sleep(0)
 
     with _without_collector():
