@@ -86,7 +86,7 @@ def _history(traffic: Traffic) -> Floats | None:
     if before is None:
         return None
     history, everything = UnitHistory(1), np.ones(len(before.unit), np.bool_)
-    history.add(_hashes(before.unit), [Values(before.x, before.d, everything, ~everything)])
+    history.add(_hashes(before.unit), [Values(before.x, before.d, everything, ~everything, ~everything)])
     return history.covariates(0, _hashes(np.arange(int(traffic.unit.max()) + 1)))
 
 

@@ -407,15 +407,17 @@ class SufficientStatistics:
     def add_feedback(self, metric: str, matured: MaturedExposures) -> None:
         """Exposures whose window for a feedback metric is over."""
         given = np.isfinite(matured.value)
-        everything = np.ones(len(given), np.bool_)
+        everything, nothing = np.ones(len(given), np.bool_), np.zeros(len(given), np.bool_)
         values: list[Values | None] = []
         for measure in self.measures:
             if not measure.feedback or measure.metric != metric:
                 values.append(None)
             elif measure.statistic == RESPONSE_RATE:
-                values.append(Values(given.astype(np.float64), np.ones(len(given)), everything, ~everything))
+                values.append(Values(given.astype(np.float64), np.ones(len(given)), everything, nothing, nothing))
             else:
-                values.append(Values(np.where(given, matured.value, 0.0), given.astype(np.float64), given, ~everything))
+                values.append(
+                    Values(np.where(given, matured.value, 0.0), given.astype(np.float64), given, nothing, nothing)
+                )
         block = _block(matured.unit, matured.stratum, matured.arm, values)
         self._extend_range(values)
         self._totals.add(block)

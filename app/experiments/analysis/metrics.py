@@ -184,7 +184,9 @@ class Values(NamedTuple):
     d: Floats
     valid: Mask
     missing: Mask
-    """The metric applies and there is no value: the arm, and not the request itself, may have caused that."""
+    """The metric applies and there is no value. Whoever caused that, the value may have been any."""
+    unprovoked: Mask
+    """Those of the missing ones that the request itself cannot have caused: more of them on one arm is an alarm."""
 
 
 @dataclass(frozen=True)
@@ -279,15 +281,16 @@ def _response_rate(measure: Measure) -> Measure:
 def values_of(measure: Measure, rows: RowColumns, facts: MetricContext) -> Values:
     """Values of a measure that is not feedback."""
     applies = rows.stream if measure.metric in _STREAMS_ONLY else np.ones(len(rows), np.bool_)
-    if measure.metric in _OWN:
+    if measure.metric in _OWN and measure.metric != "error":  # who does not wait shares a failure with its arm
         applies = applies & ~decided(cast(Event, measure.metric), rows)
     if measure.kind == "ratio":
         x, d = _tokens_and_seconds(rows)
     else:
         x, d = _value(measure, rows, facts), np.ones(len(rows))
     valid = applies & np.isfinite(x) & np.isfinite(d)
-    caused = (rows.flags & (Flag.OWN_EMPTY | Flag.OWN_FAILURE)) != 0
-    return Values(np.where(valid, x, 0.0), np.where(valid, d, 0.0), valid, applies & ~valid & ~caused)
+    missing = applies & ~valid
+    provoked = (answered(rows) & ((rows.flags & Flag.OWN_EMPTY) != 0)) | ((rows.flags & Flag.OWN_FAILURE) != 0)
+    return Values(np.where(valid, x, 0.0), np.where(valid, d, 0.0), valid, missing, missing & ~provoked)
 
 
 def numbers_of(metric: str, rows: RowColumns, facts: MetricContext) -> Floats:

@@ -163,7 +163,7 @@ class Monitoring:
         sets = self._arms.weights
         for (column, _), completeness in self.completeness.items():
             if (known := values[column]) is not None:
-                completeness.add(known.missing, rows.unit, rows.at, placed.weights, placed.arm, sets)
+                completeness.add(known.unprovoked, rows.unit, rows.at, placed.weights, placed.arm, sets)
         for (column, _), rare in self.rare.items():
             if (known := values[column]) is not None and rare.applies:
                 rare.add(known, rows.unit, rows.at, placed.weights, placed.arm)

@@ -101,7 +101,7 @@ def history_of(parts: list[list[tuple[int, float, float, bool]]], max_units: int
     history = UnitHistory(2, max_units)
     for part in parts:
         unit, x, d, valid = np.array(part, np.float64).reshape(-1, 4).T
-        values = Values(x * valid, d * valid, valid > 0, valid == 0)
+        values = Values(x * valid, d * valid, valid > 0, valid == 0, valid == 0)
         history.add(unit.astype(np.uint64), [values, None])
     return history
 

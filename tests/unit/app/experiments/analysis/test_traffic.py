@@ -116,7 +116,7 @@ def test_the_exact_test_ends_where_both_arms_have_enough_events() -> None:
     def add_rows(arm: int, units: range) -> None:
         size = len(units)
         ones = np.ones(size)
-        values = Values(ones, ones, ones > 0, ones < 0)
+        values = Values(ones, ones, ones > 0, ones < 0, ones < 0)
         unit = np.array(units, np.uint64)
         rare.add(values, unit, np.zeros(size), np.zeros(size, np.int32), np.full(size, arm, np.int8))
 
