@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -168,6 +169,27 @@ def has_only_numbers(text: bytes) -> bool:
 def with_marks(body: bytes) -> Any:
     """The value of a JSON text, or that of an `Outline` as it is: with marks for the long texts. Raises ValueError."""
     return _value(body)
+
+
+_ITEM = rb'\s*+(?:"(?:[^"\\]++|\\.)*+"|[^"\[\]{},\s]++)\s*+,'
+_ITEMS_AT_ONCE = 4096
+_MANY_ITEMS = re.compile(b"(?:%b){%d}" % (_ITEM, _ITEMS_AT_ONCE), re.DOTALL)
+
+
+def has_more_items(text: bytes, most: int) -> bool:
+    """Whether a JSON list has more than `most` items: of texts, no more than those are looked at. Raises ValueError."""
+    at, left = 1, most
+    while left >= _ITEMS_AT_ONCE and (items := _MANY_ITEMS.match(text, at)) is not None:
+        at, left = items.end(), left - _ITEMS_AT_ONCE
+    if left < _ITEMS_AT_ONCE and _items(left).match(text, at) is not None:
+        return True
+    return len(_from_json(text)) > most
+
+
+@lru_cache
+def _items(count: int) -> re.Pattern[bytes]:
+    """So many items, and a comma behind each."""
+    return re.compile(b"(?:%b){%d}" % (_ITEM, count), re.DOTALL)
 
 
 def _long_texts(whole: bytes) -> Iterator[tuple[int, int]]:

@@ -12,8 +12,6 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Protocol
 
-from pydantic_core import from_json
-
 from app.aio import ClientDisconnected, Receive, result_within
 from app.config.schema import Config, Timeouts
 from app.dialects.base import Call
@@ -23,7 +21,15 @@ from app.engine.expected import prompts_of
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow, UnsupportedMediaType
 from app.exchange.response import REQUEST_ID_HEADER
 from app.limits.bodies import BYTES_PER_VALUE, Bodies, Room
-from app.long_json import check_size, has_only_numbers, may_have_large_number, outlined, weight, with_marks
+from app.long_json import (
+    check_size,
+    has_more_items,
+    has_only_numbers,
+    may_have_large_number,
+    outlined,
+    weight,
+    with_marks,
+)
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits
 
@@ -243,7 +249,7 @@ def request_id(headers: Mapping[str, str]) -> str:
 
 
 _NO_NAMES: Mapping[str, str] = {}
-_LISTS = frozenset({"messages", "input", "prompt", "queries", "documents"})
+_LISTS = frozenset({"messages", "input", "inputs", "prompt", "queries", "documents", "texts"})
 
 
 def check_length(body: Mapping[str, Any], limit: int, field_names: Mapping[str, str] = _NO_NAMES) -> None:
@@ -260,8 +266,11 @@ def check_length(body: Mapping[str, Any], limit: int, field_names: Mapping[str, 
 def check_lists(text: bytes, limit: int) -> None:
     """`check_length` of a JSON text, whatever else is wrong with it. Lists of numbers are not even read."""
     with suppress(ValueError, RecursionError):  # those are `parse`'s to describe
-        lists = {name: bytes(value) for name, value in members(text).items() if name in _LISTS}
-        check_length({name: from_json(value) for name, value in lists.items() if not has_only_numbers(value)}, limit)
+        for name, member in members(text).items():
+            if name not in _LISTS or not (value := bytes(member)).startswith(b"[") or has_only_numbers(value):
+                continue
+            if has_more_items(value, limit):
+                raise BadRequest(f"{name}: at most {limit} items are allowed", param=name)
 
 
 def _has_only_integers(items: Sequence[Any]) -> bool:

@@ -4,7 +4,7 @@ Friendli's current SDK reads OpenAI's chunks (`Form` "modern"); the previous one
 documentation have their own events ("classic"). Only streams differ.
 
 Headers decide first: those of the OpenAI SDK mean that a request is not Friendli's, regardless of its body. Other
-bodies are searched for the names of fields that only Friendli has, and parsed only if one occurs.
+bodies are searched for the names of fields that only Friendli has, and parsed only if one occurs, or if they are long.
 """
 
 import re
@@ -18,6 +18,7 @@ Form = Literal["classic", "modern"]
 _SDK = "friendli-core"  # in the current SDK's user agent
 _ALWAYS_SENT = "timeout_microseconds"  # by the previous SDK, as null unless its user sets it
 _ALWAYS_SENT_RAW = _ALWAYS_SENT.encode()
+_LONG_BODY = 16 * 1024
 
 FRIENDLIS_OWN = frozenset(
     "bad_word_tokens beam_search_type early_stopping embedding_to_replace encoder_no_repeat_ngram "
@@ -47,7 +48,9 @@ def is_friendli_completion(request: Request) -> bool:
         return False
     if "x-friendli-team" in headers or headers.get("authorization", "").startswith("Bearer flp_"):
         return True
-    return _MAY_BE_FRIENDLIS.search(request.body) is not None and _has_friendlis_fields(peek(request.body))
+    # A search in a list of 400,000 texts takes 80 ms, in which nothing else runs.
+    may_be = len(request.body) > _LONG_BODY or _MAY_BE_FRIENDLIS.search(request.body) is not None
+    return may_be and _has_friendlis_fields(peek(request.body))
 
 
 def is_friendli_chat(request: Request) -> bool:

@@ -117,6 +117,16 @@ KNOWN: dict[str, tuple[str, bytes]] = {
     "empty inputs": (_EMBEDDINGS, b'{"model":"embed","input":%b}' % array(b"{}", _LARGEST)),
     "token ids": ("/v1/completions", b'{"model":"chat","prompt":%b}' % array(b"5", _LARGEST)),
     "token ids of more than 64 bits": (_EMBEDDINGS, b'{"model":"embed","input":%b}' % array(b"9" * 19, _LARGEST)),
+    **{
+        f"short texts in {name} for {path}": (path, b'{"model":"%b","%b":[%b]}' % (model, name.encode(), texts))
+        for path, model, name in (
+            ("/v1/completions", b"chat", "prompt"),
+            ("/serverless/v1/completions", b"chat", "prompt"),
+            (_EMBEDDINGS, b"embed", "input"),
+            ("/embed", b"embed", "inputs"),
+        )
+        for texts in [b",".join(b'"a%d"' % number for number in range(390_000))]
+    },
     "answers of many vectors": ("/embed", b'{"dimensions":384,"inputs":%b}' % array(b'"a"', 4 * 4090)),
     "answers of many vectors, Cohere's": (
         "/v2/embed",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
-from app.long_json import LONG_TEXT, Outline, parsed, size_of, written
+from app.long_json import LONG_TEXT, Outline, has_more_items, parsed, size_of, written
 
 _PIECE = 64 * 1024
 _UNITS = ("a", '"', "\\", "\n", "é", "中", "😀", "\x7f", ':"', ",")
@@ -99,6 +99,20 @@ def test_long_lists_of_numbers_are_read_as_in_one_piece(
         items.insert(int(place * len(items)), other)
     text = b'{"ids":[%b]%b}' % (b",".join(items), more)
     assert _read(parsed, text) == _read(lambda whole: from_json(whole, allow_inf_nan=False), text)
+
+
+_ITEMS = st.sampled_from(["a", "", 'a","b', "\\", "[", 5, -1.5e9, None, True, [], {}, ["a", "b"], {"a": ["b", 1]}])
+
+
+@given(
+    items=st.lists(_ITEMS, max_size=12),
+    repeated=st.integers(0, 3),
+    most=st.integers(1, 14) | st.sampled_from([4095, 4096, 4097, 8192, 12_288, 12_289]),
+    indent=st.sampled_from([None, 1]),
+)
+def test_items_are_counted_as_if_they_were_read(items: list[Any], repeated: int, most: int, indent: int | None) -> None:
+    items = ["a"] * (4096 * repeated) + items
+    assert has_more_items(json.dumps(items, indent=indent).encode(), most) is (len(items) > most)
 
 
 def test_names_of_members_are_short() -> None:

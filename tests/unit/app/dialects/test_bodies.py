@@ -1,5 +1,6 @@
-"""Validation stops at the first invalid item, in every model of every dialect."""
+"""Validation stops at the first invalid item, in every dialect. A long body is looked at as a short one is."""
 
+import json
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from app.dialects.bodies import validator
+from app.dialects.bodies import peek, validator
 from app.dialects.registry import DIALECTS
 
 MODELS = {
@@ -42,3 +43,21 @@ def test_a_long_list_has_no_more_errors_than_a_short_one(name: str) -> None:
         for short, long in zip(_lists(item, 3), _lists(item, 300), strict=True):
             # Some more: that it is too long, and what the other branches of a union say.
             assert _errors(model, {field: long}) <= _errors(model, {field: short}) + 3, (field, item)
+
+
+MEMBERS = {"model": "chat", "stream": True, "seed": [1, 2], "response_format": {"type": "text"}, "n": None}
+
+
+@pytest.mark.parametrize("long", ["a", ["a"] * 20_000, {"a": "b" * 40_000}, [[["a"]]] * 9000])
+def test_a_long_body_has_the_members_of_a_short_one(long: Any) -> None:
+    body = {**MEMBERS, "prompt": long}
+    seen = peek(json.dumps(body).encode())
+    assert dict(seen) == body
+    assert "input" not in seen
+    assert seen.get("input") is None
+
+
+@pytest.mark.parametrize("text", ['["%s"]', '{"prompt":"%s"', '"%s"', '{"prompt":"%s"}}', '{"prompt":%s}'])
+def test_what_is_no_object_has_no_members(text: str) -> None:
+    for length in (1, 40_000):
+        assert dict(peek((text % ("a" * length)).encode())) == {}

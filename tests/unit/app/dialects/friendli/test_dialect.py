@@ -105,11 +105,14 @@ CHATS: list[tuple[dict[str, str], Any, str]] = [
 @pytest.mark.parametrize(("headers", "body", "dialect"), COMPLETIONS)
 def test_the_dialect_of_a_completions_request(headers: dict[str, str], body: Any, dialect: str) -> None:
     assert owner("/v1/completions", headers, body) == dialect
+    if isinstance(body, dict):
+        assert owner("/v1/completions", headers, {**body, "prompt": [body["prompt"]] * 9000}) == dialect
 
 
 @pytest.mark.parametrize(("headers", "body", "dialect"), CHATS)
 def test_the_dialect_of_a_chat_request(headers: dict[str, str], body: Any, dialect: str) -> None:
     assert owner("/v1/chat/completions", headers, body) == dialect
+    assert owner("/v1/chat/completions", headers, {**body, "messages": body["messages"] * 1000}) == dialect
 
 
 @pytest.mark.parametrize("mount", ["/serverless/v1", "/dedicated/v1", "/v1"])
