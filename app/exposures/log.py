@@ -20,7 +20,7 @@ from app.engine.output import Usage, is_kept
 from app.exposures.exposure import Arrival, ArrivalRecord, Exposure
 from app.exposures.identity import Hashes, request_hash, turns
 from app.exposures.plans import RecordingScope, plans_of, scopes
-from app.exposures.provoked import given_up, provoked
+from app.exposures.provoked import in_a_hurry, provoked
 from app.exposures.wire import (
     Acknowledgement,
     Failure,
@@ -220,7 +220,7 @@ def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> tuple[ob
     if ending.invalid:
         flags |= Flag.INVALID_OUTPUT
     if exposure.gave_up:
-        flags |= given_up(arrival.patience_s)
+        flags |= Flag.LONG.value
     if ending.complete and exposure.path and not (exposure.is_visible or exposure.is_broken):
         flags |= Flag.EMPTY
     failure = exposure.failure
@@ -500,6 +500,8 @@ class Ledger:
             if arrival.is_shared:
                 flags |= Flag.SHARED.value
             flags |= provoked(arrival.body, arrival.prompt_bytes, stream=arrival.stream)
+            if arrival.patience_s is not None:
+                flags |= in_a_hurry(arrival.patience_s)
             unit = unit_hash(key if key is not None else f"\0{self.router}:{seq}")  # as `unit_of`
             turn = turn if turn < _MAX_U16 else _MAX_U16
             request, caller = request_hash(arrival.request_id), caller_hash(arrival.caller)

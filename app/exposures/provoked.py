@@ -24,7 +24,7 @@ LARGE_PROMPT = 4096
 """Bytes of a request's body."""
 
 SHORT_PATIENCE_S = 1.0
-"""A client that allows less decides that its request fails."""
+"""A client that allows less may decide that its request fails."""
 
 _SHORTEST_STOP = 3
 """Visible characters of a text that ends the answer. A shorter one may well begin it."""
@@ -104,10 +104,9 @@ def provoked(body: Mapping[str, Any], prompt_bytes: int, *, stream: bool) -> int
     return flags
 
 
-def given_up(patience_s: float | None) -> int:
-    """The `Flag` bits of a request that failed because its client waits no longer than this."""
-    short = patience_s is not None and patience_s < SHORT_PATIENCE_S
-    return Flag.OWN_FAILURE.value if short else _LONG
+def in_a_hurry(patience_s: float | None) -> int:
+    """The `Flag` bits of a request whose client waits no longer than this."""
+    return Flag.OWN_FAILURE.value if patience_s is not None and patience_s < SHORT_PATIENCE_S else 0
 
 
 def _has_media(body: Mapping[str, Any]) -> bool:

@@ -76,7 +76,7 @@ class Flag(IntFlag):
     OWN_TIME = 256
     OWN_GAPS = 512
     OWN_FAILURE = 1024
-    """It failed since its client allows less than a second."""
+    """Its client allows less than a second. Earlier versions say so of requests that failed, alone."""
     LONG = 2048
     """Its size, what it asks for, or its client's patience may make it slow or late on any variant."""
     SHARED = 4096

@@ -144,6 +144,9 @@ def _crossing(holds: Callable[[float], bool]) -> float | None:
     return low
 
 
+HURRIED_SHARE = 0.05
+"""The share of alpha, of a relative limit of failures, for requests whose client hardly waits."""
+
 MIN_UNITS = 3
 """The number of distinct units that must have had the event on the treatment before an alarm."""
 C = TypeVar("C", RowColumns, OverdueColumns)
@@ -179,7 +182,9 @@ class GuardrailWatch:
         of_any: "Failing | None" = None,
         *,
         acts: bool,
+        hurried: "GuardrailWatch | None" = None,
     ) -> None:
+        """`hurried`: the same of requests that may have decided that they fail, in `Guardrails`."""
         self.rail = rail
         self.treatment = treatment
         self.threshold = alarm_at(alpha)
@@ -191,7 +196,7 @@ class GuardrailWatch:
         self._requests = np.zeros((2, 2), np.int64)
         """Of control and of the treatment: requests that have ended with the event, and all that have ended."""
         self._trials = None if rail.max_rate is None else UnitTrials(rail.max_rate, treatment, alpha)
-        self._at_risk, self._of_any = at_risk, of_any
+        self._at_risk, self._of_any, self._hurried = at_risk, of_any, hurried
         self._course = Course()
         self._others: dict[int, Course] = {}
         """The same without what the callers of a part can have provoked, by this part."""
@@ -273,12 +278,17 @@ class GuardrailWatch:
 
     def is_new_alarm(self) -> bool:
         """Whether the evidence has reached a threshold, without an alarm before, whichever callers are left out."""
-        return self._reaches() and all(self._reaches(part) for part in self._parts())
+        if self.alarmed_at is not None:
+            return False
+        is_found = self._reaches() and all(self._reaches(part) for part in self._parts())
+        return is_found or (self._hurried is not None and self._hurried.is_new_alarm())
 
     @property
     def one_caller(self) -> bool:
         """Whether the evidence has reached a threshold, but may be one caller's doing."""
-        return self._reaches() and not self.is_new_alarm()
+        if self.alarmed_at is not None or self.is_new_alarm():
+            return False
+        return self._reaches() or (self._hurried is not None and self._hurried.one_caller)
 
     def _parts(self) -> set[int]:
         """The parts of callers without which there must be enough evidence, too."""
@@ -325,7 +335,13 @@ class GuardrailWatch:
         """Its state for reports."""
         trials = self._trials
         ln_e = self._evidence.ln_e if trials is None else trials.ln_e
-        detector = (self._course if trials is None else trials.course).detector
+        detector = (self._course if trials is None else trials.course).detector.ln_e
+        events, requests = np.array(self._events.units), self._requests
+        if self._hurried is not None:
+            less = self._hurried.threshold - self.threshold
+            ln_e = max(ln_e, self._hurried._evidence.ln_e - less)
+            detector = max(detector, self._hurried._course.detector.ln_e - less)
+            events, requests = events + self._hurried._events.units, requests + self._hurried._requests
         return GuardrailStatus(
             event=self.rail.event,
             treatment=self._names[1],
@@ -334,14 +350,14 @@ class GuardrailWatch:
             log_e_value=ln_e,
             log_e_value_always=self._of_any.ln_e if self._all_fail and self._of_any is not None else None,
             threshold=self.threshold,
-            detector=max(detector.ln_e, -1e3),
+            detector=max(detector, -1e3),
             alarm=self.alarmed_at is not None,
             alarmed_at=self.alarmed_at,
             unhealthy=self.unhealthy,
             one_caller=self.one_caller,
-            events=dict(zip(self._names, self._events.units, strict=True)),
-            requests=dict(zip(self._names, self._requests[:, 0].tolist(), strict=True)),
-            of_requests=dict(zip(self._names, self._requests[:, 1].tolist(), strict=True)),
+            events=dict(zip(self._names, events.tolist(), strict=True)),
+            requests=dict(zip(self._names, requests[:, 0].tolist(), strict=True)),
+            of_requests=dict(zip(self._names, requests[:, 1].tolist(), strict=True)),
             always=self._failing_units,
             detectable=self._detectable(),
         )
@@ -407,8 +423,23 @@ class _Shown:
         )
 
 
+class _Watched(NamedTuple):
+    rail: Guardrail
+    at_risk: AtRisk | None
+    watches: list[GuardrailWatch]
+    """One for each treatment."""
+    hurried: bool = False
+    """Whether it counts the requests that may have decided about the event, and no others."""
+
+
 class Guardrails:
-    """All guardrails of an experiment, for all treatments."""
+    """All guardrails of an experiment, for all treatments.
+
+    A request that may have decided about its event is no evidence, but for failures: of clients that wait for less than
+    a second, as many get no answer in time on either arm if the arms are alike. They are compared with each other, so
+    that a client base in a hurry neither hides nor dilutes what else fails, and count only together with those of other
+    callers (`witnesses`).
+    """
 
     def __init__(self, experiment: Experiment, since: float | None = None, *, returning: bool = True) -> None:
         """`since`: Unix seconds; earlier exposures do not count. None: all do. `returning`: whether a unit may send
@@ -426,26 +457,43 @@ class Guardrails:
         if self._any_event is not None and self._any_sure is not None:
             shared = experiment.alpha_guardrails / len(treatments)
             self._failing = [Failing(self._any_event, self._any_sure, arm, shared) for arm in treatments]
-        self._watches: list[tuple[Guardrail, AtRisk | None, list[GuardrailWatch]]] = []
+        self._watches: list[_Watched] = []
         for rail in experiment.guardrails:
-            at_risk = AtRisk(self.units, arms, PARTS + 1) if returning and rail.max_rate is None else None
+            at_risk, of_hurried = (
+                AtRisk(self.units, arms, PARTS + 1) if returning and rail.max_rate is None else None for _ in range(2)
+            )
+            hurried = dict[int, GuardrailWatch]()
+            if rail.event == "error" and rail.max_rate is None:
+                hurried = {
+                    arm: GuardrailWatch(rail, arm, experiment.arms, HURRIED_SHARE * alpha, of_hurried, acts=acts)
+                    for arm in treatments
+                }
+                self._watches.append(_Watched(rail, of_hurried, list(hurried.values()), hurried=True))
             watches = [
                 GuardrailWatch(
-                    rail, arm, experiment.arms, alpha, at_risk, self._failing[arm - 1] if at_risk else None, acts=acts
+                    rail,
+                    arm,
+                    experiment.arms,
+                    (1 - HURRIED_SHARE) * alpha if hurried else alpha,
+                    at_risk,
+                    self._failing[arm - 1] if at_risk else None,
+                    acts=acts,
+                    hurried=hurried.get(arm),
                 )
                 for arm in treatments
             ]
-            self._watches.append((rail, at_risk, watches))
+            self._watches.append(_Watched(rail, at_risk, watches))
 
     def __iter__(self) -> Iterator[GuardrailWatch]:
-        return (watch for _, _, watches in self._watches for watch in watches)
+        return (watch for watched in self._watches if not watched.hurried for watch in watched.watches)
 
     def add_rows(self, rows: RowColumns, placed: ArmAssignment, first: I32, arms: Arms) -> None:
         """Random exposures that belong to the experiment. `first`: the first plan that can have drawn each unit."""
 
-        def counted(rail: Guardrail) -> tuple[Mask, Mask]:
+        def counted(rail: Guardrail, hurried: bool) -> tuple[Mask, Mask]:
             applies = rows.stream if rail.event in STREAMS_ONLY else np.ones(len(rows), np.bool_)
-            return happened(rail.event, rows, limits_of(rail)), applies & ~decided(rail.event, rows)
+            own = decided(rail.event, rows)
+            return happened(rail.event, rows, limits_of(rail)), applies & (own if hurried else ~own)
 
         rows, placed, first = self._counting(rows, placed, first)
         self._add(rows, placed, first, arms, counted)
@@ -453,8 +501,9 @@ class Guardrails:
     def add_late(self, late: OverdueColumns, placed: ArmAssignment, first: I32, arms: Arms) -> None:
         """Late records of running requests. Those without the event so far are not trials. `first` as above."""
 
-        def counted(rail: Guardrail) -> tuple[Mask, Mask]:
-            hit = late_events(rail.event, late, limits_of(rail)) & ~decided(rail.event, late)
+        def counted(rail: Guardrail, hurried: bool) -> tuple[Mask, Mask]:
+            own = decided(rail.event, late)
+            hit = late_events(rail.event, late, limits_of(rail)) & (own if hurried else ~own)
             return hit, hit
 
         late, placed, first = self._counting(late, placed, first)
@@ -473,7 +522,7 @@ class Guardrails:
         placed: ArmAssignment,
         first: I32,
         arms: Arms,
-        counted: Callable[[Guardrail], tuple[Mask, Mask]],
+        counted: Callable[[Guardrail, bool], tuple[Mask, Mask]],
     ) -> None:
         """`counted`: which exposures had the event, and to which it can happen."""
         if not len(columns):
@@ -481,20 +530,24 @@ class Guardrails:
         drawn, part = first == columns.plan, self._callers.part(columns)
         number = self._number(columns.unit, placed, drawn)
         shown = _Shown(number, placed, drawn, part, ended=isinstance(columns, RowColumns))
-        outcomes = [(*watched, *counted(watched[0])) for watched in self._watches]
-        for _, at_risk, watches, hit, trials in outcomes:
+        outcomes = [(watched, *counted(watched.rail, watched.hurried)) for watched in self._watches]
+        for watched, hit, trials in outcomes:
             if not trials.any():
                 continue
-            if at_risk is not None:
-                shown.count(at_risk, hit, trials)
+            if watched.at_risk is not None:
+                shown.count(watched.at_risk, hit, trials)
             these = columns if trials.all() else columns.take(trials)
-            for watch in watches:
+            for watch in watched.watches:
                 weights = placed.weights
                 if not drawn.all():
                     weights = arms.most_treated(watch.treatment, first, columns.plan)
                 watch.add(these, hit[trials], weights[trials], placed.arm[trials], arms.weights, part[trials])
         if shown.ended:
-            relative = [(rail.event, hit & trials) for rail, at_risk, _, hit, trials in outcomes if at_risk is not None]
+            relative = [
+                (watched.rail.event, hit & trials)
+                for watched, hit, trials in outcomes
+                if watched.at_risk is not None and not watched.hurried
+            ]
             self._count_any(columns, shown, relative, arms.weights)
 
     def _count_any(
@@ -524,7 +577,7 @@ class Guardrails:
         if self._any_event is None:
             return np.full(len(unit), -1, np.int64)
         if (kept := self.units.thin()) is not None:
-            for at_risk in (self._any_event, self._any_sure, *(at_risk for _, at_risk, _ in self._watches)):
+            for at_risk in (self._any_event, self._any_sure, *(watched.at_risk for watched in self._watches)):
                 if at_risk is not None:
                     at_risk.keep(kept)
         number, counts = np.full(len(unit), -1, np.int64), self.units.kept(unit)

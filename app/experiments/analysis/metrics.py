@@ -28,7 +28,7 @@ from app.config.schema import Config
 from app.experiments.analysis.arrays import Floats, Mask
 from app.experiments.contract.report import Better, Scale
 from app.experiments.storage.columns import OverdueColumns, RowColumns, Tables
-from app.exposures.wire import FinishCode, Flag, LateKind
+from app.exposures.wire import Failure, FinishCode, Flag, LateKind
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -115,6 +115,11 @@ _OWN: Mapping[Event, Flag] = {
 def decided(event: Event, columns: RowColumns | OverdueColumns) -> Mask:
     """Whether the request itself may have decided about the event: it says nothing about its arm."""
     return _mask((columns.flags & _OWN.get(event, 0)) != 0)
+
+
+def gave_up(rows: RowColumns) -> Mask:
+    """The client allows less than a second, and that was over: which says little about a failure's cause."""
+    return _mask(((rows.flags & Flag.OWN_FAILURE) != 0) & (rows.error == Failure.TIMEOUT))
 
 
 def _mask(values: Any) -> Mask:
@@ -289,7 +294,7 @@ def values_of(measure: Measure, rows: RowColumns, facts: MetricContext) -> Value
         x, d = _value(measure, rows, facts), np.ones(len(rows))
     valid = applies & np.isfinite(x) & np.isfinite(d)
     missing = applies & ~valid
-    provoked = (answered(rows) & ((rows.flags & Flag.OWN_EMPTY) != 0)) | ((rows.flags & Flag.OWN_FAILURE) != 0)
+    provoked = (answered(rows) & ((rows.flags & Flag.OWN_EMPTY) != 0)) | gave_up(rows)
     return Values(np.where(valid, x, 0.0), np.where(valid, d, 0.0), valid, missing, missing & ~provoked)
 
 

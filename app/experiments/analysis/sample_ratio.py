@@ -26,7 +26,7 @@ from app.experiments.analysis.arms import ArmAssignment, Arms, FirstExposures
 from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints, Mask
 from app.experiments.analysis.cells import bands_of
 from app.experiments.analysis.guardrails import UnitEvents
-from app.experiments.analysis.metrics import EventThresholds, decided, happened
+from app.experiments.analysis.metrics import EventThresholds, gave_up, happened
 from app.experiments.contract.report import PlanCounts, SampleRatio, Treated
 from app.experiments.rendering import words
 from app.experiments.statistics.events import (
@@ -272,7 +272,7 @@ class TreatedWatch:
     def add_rows(self, rows: RowColumns, placed: ArmAssignment) -> None:
         """Adds records of randomised units."""
         treated = placed.arm > 0
-        failed = happened("error", rows, EventThresholds()) & ~decided("error", rows)
+        failed = happened("error", rows, EventThresholds()) & ~gave_up(rows)
         self._errors += int((treated & failed).sum())
         self._tokens += int(np.nansum(rows.prompt_tokens[treated]) + np.nansum(rows.completion_tokens[treated]))
 

@@ -11,8 +11,9 @@ A cause that is real shows in every part. Of eight callers or more with equal tr
 an alarm takes a seventh more requests, and with two callers, twice as many. If one caller has nearly all traffic, what
 it can have provoked alerts, and moves nothing, unless the guardrail has `one_caller: act`.
 
-A caller cannot bring about: a request that fails other than by the time that it takes, and a small request that is slow
-(`Flag.LONG` is not set). Callers that are alone (`Flag.SHARED` is not set) are in no part: they harm themselves.
+A caller cannot bring about: a request that fails other than by the time that it takes or is given, and a small request
+that is slow (`Flag.LONG` is not set). Callers that are alone (`Flag.SHARED` is not set) are in no part: they harm
+themselves.
 """
 
 from typing import TypeVar
@@ -59,7 +60,8 @@ def provokable(event: Event, columns: RowColumns | OverdueColumns, hit: Mask) ->
     if event == "slow":
         return np.asarray(shared & hit & long)
     if event == "error" and isinstance(columns, RowColumns):
-        return np.asarray(shared & hit & long & (columns.error == Failure.TIMEOUT))
+        hurried = (columns.flags & Flag.OWN_FAILURE) != 0
+        return np.asarray(shared & hit & (long | hurried) & (columns.error == Failure.TIMEOUT))
     return np.asarray(shared)
 
 

@@ -100,5 +100,5 @@ async def test_a_client_that_does_not_wait_fails_no_deployment(live: LiveRig, tm
     live.green.answer = lambda body: stream([3.0, chunk("late", finish_reason="stop"), "data: [DONE]\n\n"])
     report = await tenants.ask("eve", 60, {"x-request-timeout-s": patience})
     status = rail(report, "error")
-    assert (status.events["green"] > 20) == (patience == "1.5")
+    assert status.events["green"] > 20
     assert not status.alarm

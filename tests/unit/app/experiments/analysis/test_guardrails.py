@@ -107,7 +107,7 @@ def test_every_treatment_is_compared_with_control_alone() -> None:
     rig = Rig(ERROR, treatments=["one", "other"], mode="aa")
     assert [watch.treatment for watch in rig.guardrails] == [1, 2]
     assert rig.watch.status().action == "alert"
-    assert rig.watch.threshold == pytest.approx(alarm_at(0.01))
+    assert rig.watch.threshold == pytest.approx(alarm_at(0.95 * 0.01))
 
 
 def test_late_records_are_events_and_the_row_that_follows_counts_no_more() -> None:

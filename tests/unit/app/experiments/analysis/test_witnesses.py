@@ -146,6 +146,34 @@ def test_requests_that_decide_about_an_event_are_no_trials_of_it() -> None:
     assert rig.watch.status().of_requests["green"] == 10
 
 
+def hurried(caller: int, count: int, hits: tuple[float, float]) -> list[Fields]:
+    """Requests whose client waits for less than a second."""
+    return [each | {"flags": int(each["flags"]) | Flag.OWN_FAILURE} for each in many(caller, count, hits, "error")]
+
+
+def test_failures_of_clients_that_hardly_wait_are_compared_with_each_other() -> None:
+    rig = Rig(RAILS["error"])
+    rig.add(*hurried(1, 90, (0.2, 0.2)), *hurried(2, 90, (0.2, 0.2)))
+    assert not rig.has_alarmed
+    rig.add(*hurried(3, 90, (0.0, 0.8)), *hurried(4, 90, (0.0, 0.8)))
+    assert rig.has_alarmed
+    assert rig.watch.status().evidence >= 1
+
+
+def test_one_caller_that_hardly_waits_moves_nothing() -> None:
+    rig = Rig(RAILS["error"])
+    rig.add(*hurried(1, 40, (0.0, 0.0)), *hurried(2, 90, (0.0, 1.0)))
+    assert (rig.has_alarmed, rig.watch.one_caller) == (False, True)
+
+
+def test_clients_that_hardly_wait_hide_no_failures_of_others() -> None:
+    """Half of theirs fail on both arms: with them, green's rate would be less than 1.5 times blue's."""
+    rig = Rig(RAILS["error"])
+    rig.add(*hurried(1, 200, (0.5, 0.5)), *hurried(2, 200, (0.5, 0.5)))
+    rig.add(*many(3, 80, (0.0, 0.3), "error"), *many(4, 80, (0.0, 0.3), "error"))
+    assert rig.has_alarmed
+
+
 def test_callers_are_dealt_into_parts_in_the_order_in_which_they_come() -> None:
     recorder, callers = Recorder(), Callers()
     flags = [Flag.SHARED] * 10 + [0]
