@@ -153,11 +153,28 @@ def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
         return constrained
     if message.startswith(NOT_FETCHED):
         return next(_urls(body, "", message.split("'")[1]), None)
-    words = set(re.findall(r"\w+", message)) - _COMMON
-    if named := next((name for name in sorted(body, key=len, reverse=True) if name in words), None):
-        return named
+    named: list[str] = [word for word in re.findall(r"\w+", message) if word in body and word not in _COMMON]
+    if named:
+        return next((name for name in named if "_" in name), named[0])
     about = next((fields for phrase, fields in _ABOUT.items() if phrase in message), ())
     return next((name for name in about if name in body), about[0] if about else None)
+
+
+_OF_SAMPLES, _OF_PROMPTS = "Requested sample logprobs", "prompt_logprobs: "
+"""How messages about log-probabilities begin."""
+
+
+def with_own_field(message: str, param: str | None, body: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The engine's message and its field, where vLLM has made that of another one in the request: log-probabilities are
+    asked for by `top_logprobs` in chats, by the number of beams, and of a prompt by `echo`."""
+    asked = "top_logprobs" if "top_logprobs" in body else "logprobs"
+    if message.startswith(_OF_SAMPLES):
+        own = "n" if body.get("use_beam_search") else asked
+    elif message.startswith(_OF_PROMPTS) and "prompt_logprobs" not in body:
+        own = asked
+    else:
+        return message, param
+    return f"{own}: {message.removeprefix(_OF_PROMPTS)}", own
 
 
 _NOT_MULTIMODAL = "is not a multimodal model"

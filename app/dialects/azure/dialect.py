@@ -223,6 +223,9 @@ def _without_undocumented(body: dict[str, Any], operation: str, header: str | No
             f"Unexpected EXTRA_PARAMETERS option {header}, expected options are ['error', 'drop', 'pass-through']",
             param="extra-parameters",
         )
+    if mode == "pass-through" and "prompt_embeds" in body:
+        field = "messages" if operation == "chat" else "prompt"
+        raise BadRequest(f"prompt_embeds: not passed; send the text as `{field}`", param="prompt_embeds")
     documented = MODELS[operation].model_fields
     undocumented = [name for name in body if name not in documented]
     if undocumented and mode == "error":

@@ -15,6 +15,7 @@ from app.dialects.common.fields import (
     STREAM_OPTIONS_WITH_STREAM,
     TOOL_CHOICE,
     USAGE_ON_LAST_CHOICE,
+    WITH_CONTENT,
     Function,
     Penalty,
     ResponseFormat,
@@ -23,8 +24,10 @@ from app.dialects.common.fields import (
     ToolChoice,
     both,
     check_tool_choice,
+    content_for,
     either,
     given,
+    has_content_for,
     values,
 )
 from app.dialects.schemas import NOT_USED
@@ -80,13 +83,17 @@ class Part(BaseModel):
         return {**self.model_dump(exclude_none=True), "type": "image_url" if self.type == "image" else self.type}
 
 
+_WITH_CONTENT = [role for role in WITH_CONTENT if role != "tool"]
+"""Azure's reference lets a tool's message be without."""
+
+
 class Message(BaseModel):
     """One chat message."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=has_content_for(_WITH_CONTENT))
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: Annotated[str | list[Part] | None, content_for(_WITH_CONTENT)] = Field(default=None, validate_default=True)
 
     def openai(self) -> dict[str, Any]:
         """The message as vLLM reads it."""

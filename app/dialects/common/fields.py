@@ -4,10 +4,11 @@
 - Sentences about how fields are supported, where several dialects share them (`app.dialects.schemas`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from app.config.meant import nearest
 
@@ -217,6 +218,26 @@ class AnyPart(BaseModel):
             hint = f"; use '{other}'" if other else nearest(self.type, _PARTS)
             raise ValueError(f"there are no parts of type '{self.type[:64]}' here{hint}")
         return self
+
+
+WITH_CONTENT = ("developer", "system", "tool", "user")
+"""The roles of OpenAI's messages that need content. The assistant may call a tool instead."""
+
+
+def content_for(roles: Collection[str]) -> AfterValidator:
+    """Checks that a message with one of these roles has content: an annotation of a field behind `role`."""
+
+    def checked(value: Any, info: ValidationInfo) -> Any:
+        if value is None and info.data.get("role") in roles:
+            raise PydanticCustomError("missing", "Field required")
+        return value
+
+    return AfterValidator(checked)
+
+
+def has_content_for(roles: Collection[str]) -> Schema:
+    """The schema of a message for which `content_for` holds."""
+    return either({"properties": {"role": {"not": {"enum": [*roles]}}}}, given("content"))
 
 
 def check_without_prefix(messages: Iterable[Any]) -> None:

@@ -6,11 +6,24 @@ contract.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from app.dialects.common.fields import SOME_TOOLS, AnyPart, Schema, absent, both, either, given, is_true, values
+from app.dialects.common.fields import (
+    SOME_TOOLS,
+    WITH_CONTENT,
+    AnyPart,
+    Schema,
+    absent,
+    both,
+    content_for,
+    either,
+    given,
+    has_content_for,
+    is_true,
+    values,
+)
 from app.dialects.friendli.detection import Form
 from app.dialects.friendli.fields import (
     EXCLUDED_STOP,
@@ -272,8 +285,12 @@ class _PartlyChecked(ExactFields):
 class Message(_PartlyChecked):
     """One chat message."""
 
+    model_config = ConfigDict(extra="allow", json_schema_extra=has_content_for(WITH_CONTENT))
+
     role: str
-    content: str | list[AnyPart] | None = None
+    content: Annotated[str | list[AnyPart] | None, content_for(WITH_CONTENT)] = Field(
+        default=None, validate_default=True
+    )
 
 
 class Function(_PartlyChecked):

@@ -26,6 +26,7 @@ from app.dialects.common.fields import (
     TOP_LOGPROBS_WITH_LOGPROBS,
     USAGE_IN_LAST_EVENT,
     USER,
+    WITH_CONTENT,
     AnyPart,
     ChosenFunction,
     Function,
@@ -35,9 +36,11 @@ from app.dialects.common.fields import (
     absent,
     both,
     check_without_prefix,
+    content_for,
     described_by,
     either,
     given,
+    has_content_for,
     is_true,
     values,
 )
@@ -150,11 +153,13 @@ class Message(BaseModel):
     """One chat message."""
 
     model_config = ConfigDict(
-        extra="ignore", strict=True, json_schema_extra=either(absent("function_call"), absent("tool_calls"))
+        extra="ignore",
+        strict=True,
+        json_schema_extra=both(either(absent("function_call"), absent("tool_calls")), has_content_for(WITH_CONTENT)),
     )
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: Annotated[str | list[Part] | None, content_for(WITH_CONTENT)] = Field(default=None, validate_default=True)
     tool_calls: Any = None
     function_call: FunctionCall | None = None
 

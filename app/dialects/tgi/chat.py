@@ -25,7 +25,17 @@ from app.dialects.base import (
     no_lookups,
 )
 from app.dialects.bodies import Problem, dump, request_object, validated, value_at
-from app.dialects.common.fields import GREEDY_TOP_P, NEEDS_TOOLS, AnyPart, Function, Penalty, StreamOptions
+from app.dialects.common.fields import (
+    GREEDY_TOP_P,
+    NEEDS_TOOLS,
+    WITH_CONTENT,
+    AnyPart,
+    Function,
+    Penalty,
+    StreamOptions,
+    content_for,
+    has_content_for,
+)
 from app.dialects.common.requests import (
     CONTINUED,
     ask_for_usage,
@@ -56,10 +66,12 @@ class _Strict(BaseModel):
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=has_content_for(WITH_CONTENT))
 
     role: str
-    content: str | list[AnyPart] | None = None
+    content: Annotated[str | list[AnyPart] | None, content_for(WITH_CONTENT)] = Field(
+        default=None, validate_default=True
+    )
 
 
 class _Tool(_Strict):

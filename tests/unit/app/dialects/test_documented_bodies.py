@@ -52,6 +52,8 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
             {"functions": [], "function_call": "none"},
             said(role="user", content=[{"type": "text", "text": "hi"}, IMAGE]),
             said(role="assistant", function_call={"name": "f", "arguments": "{}"}),
+            said(role="assistant", content=None, tool_calls=[CALL]),
+            said(role="function", name="f", content=None),
         ),
         (
             *NOT_STREAMING,
@@ -65,6 +67,9 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
             {"messages": []},
             {"zzz": 1},
             said(role="user", content=[{"type": "text"}]),
+            said(role="user", content=None),
+            said(role="system"),
+            said(role="tool", tool_call_id="1", content=None),
         ),
     ),
     ("openai", "completions"): (
@@ -127,6 +132,8 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
             {"response_format": SCHEMA},
             {"response_format": {"type": "text"}},
             said(role="user", content=[{"type": "text", "content": "hi"}, {"type": "image", "content": "https://h"}]),
+            said(role="tool", tool_call_id="1"),
+            said(role="assistant", tool_calls=[CALL]),
         ),
         (
             *NOT_STREAMING,
@@ -138,6 +145,7 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
             {"response_format": {**SCHEMA, "type": "text"}},
             said(role="user", content=[{"type": "text"}]),
             said(role="user", content=[{"type": "image"}]),
+            said(role="user", content=None),
         ),
     ),
     ("azure", "completions"): ({"prompt": "hi"}, ({}, {"prompt": ["a"]}), ({"max_tokens": 0}, {"echo": True})),
@@ -243,9 +251,11 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
             {"response_format": {"type": "text"}, "tools": TOOLS, "min_tokens": 0},
             {"tool_choice": "auto"},
             {"response_format": REGEX},
+            said(role="assistant", content=None, tool_calls=[CALL]),
         ),
         (
             *NOT_STREAMING,
+            said(role="user", content=None),
             {"top_logprobs": 3},
             {"max_tokens": 3, "max_completion_tokens": 3},
             {"min_tokens": 2, "response_format": REGEX},

@@ -245,6 +245,22 @@ def test_what_is_the_callers_own_has_numbers_of_any_size(to: str, fields: dict[s
     assert answer_to(to, fields, "1" + "0" * 30) == ""
 
 
+@pytest.mark.parametrize("role", ["system", "user"])
+@pytest.mark.parametrize("to", ["azure chat", "databricks invocations", "friendli chat", "openai chat", "tgi chat"])
+def test_a_message_without_the_content_that_its_role_needs_is_refused_by_name(to: str, role: str) -> None:
+    for message in ({"role": role}, {"role": role, "content": None}):
+        answer = answer_to(to, {"max_tokens": 5, "messages": [*ASKED, message]}, "")
+        assert "content" in answer
+        assert "messages[1]" in answer
+
+
+@pytest.mark.parametrize("to", ["azure chat", "databricks invocations", "friendli chat", "openai chat", "tgi chat"])
+def test_an_assistant_that_calls_a_tool_needs_no_content(to: str) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [*ASKED, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    assert answer_to(to, {"messages": messages}, "") == ""
+
+
 @pytest.mark.parametrize(
     ("name", "operation", "field", "least"),
     [

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from app.engine.errors import engine_error, engine_message, field_named_in, media_refused, with_public_name
+from app.engine.errors import (
+    engine_error,
+    engine_message,
+    field_named_in,
+    media_refused,
+    with_own_field,
+    with_public_name,
+)
 from app.engine.output import Usage, find_usage
 from app.errors import Broken, Rejected
 
@@ -67,11 +74,40 @@ def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
         ("m is not a multimodal model", "messages"),
         ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "tool_choice"),
         ("out of luck", None),
+        ("min_tokens must be less than or equal to max_tokens=1, got 5.", "min_tokens"),
+        ("stop is too long for a request of messages with top_k", "top_k"),
     ],
 )
 def test_a_field_that_only_the_sentence_names_is_found(message: str, field: str | None) -> None:
-    body = {"model": "m", "n": 2, "stream": True, "messages": [], "max_tokens": 1, "top_k": -5}
+    body = {"model": "m", "n": 2, "stream": True, "messages": [], "max_tokens": 1, "min_tokens": 5, "top_k": -5}
     assert field_named_in(message, body) == field
+
+
+SAMPLES = "Requested sample logprobs of 32, which is greater than max allowed: 20"
+PROMPTS = "prompt_logprobs: Requested prompt logprobs of 32, which is greater than max allowed: 20"
+TOO_MANY = "prompt_logprobs: tokens of the prompt times values for each are 17000, at most 16384"
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "fields", "own"),
+    [
+        (SAMPLES, "logprobs", {"use_beam_search": True, "n": 16, "logprobs": 1}, "n"),
+        (SAMPLES, "logprobs", {"logprobs": True, "top_logprobs": 32}, "top_logprobs"),
+        (SAMPLES, "logprobs", {"logprobs": 32}, "logprobs"),
+        (PROMPTS, "prompt_logprobs", {"echo": True, "logprobs": 32}, "logprobs"),
+        (PROMPTS, "prompt_logprobs", {"echo": True, "logprobs": True, "top_logprobs": 32}, "top_logprobs"),
+        (PROMPTS, "prompt_logprobs", {"prompt_logprobs": 32, "logprobs": 1}, "prompt_logprobs"),
+        (TOO_MANY, None, {"prompt": "a", "echo": True, "logprobs": 20}, "logprobs"),
+        ("top_k: too small", "top_k", {"logprobs": 1}, "top_k"),
+    ],
+)
+def test_too_many_log_probabilities_are_those_of_the_field_that_asked_for_them(
+    message: str, param: str | None, fields: dict[str, Any], own: str
+) -> None:
+    told, found = with_own_field(message, param, fields)
+    assert found == own
+    assert own in told
+    assert "prompt_logprobs" not in told or "prompt_logprobs" in fields
 
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": []}}}

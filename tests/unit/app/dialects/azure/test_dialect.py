@@ -197,6 +197,13 @@ def test_the_header_passes_extra_parameters_to_the_engine(mode: str) -> None:
     assert parse("chat", extra=mode, top_k=5).body == {"messages": MESSAGES, "top_k": 5}
 
 
+@pytest.mark.parametrize("operation", ["chat", "completions"])
+def test_a_tensor_is_no_extra_parameter(operation: str) -> None:
+    """A chat's would be ignored, and a completion's would be another prompt."""
+    with pytest.raises(BadRequest, match="prompt_embeds: not passed"):
+        parse(operation, extra="pass-through", prompt_embeds="x")
+
+
 @pytest.mark.parametrize(
     "fields",
     [

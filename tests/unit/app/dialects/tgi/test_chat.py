@@ -103,20 +103,21 @@ def test_fields_that_depend_on_others_are_kept_only_with_them(fields: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("content", "sent"),
+    ("role", "content", "sent"),
     [
-        ("hi", "hi\n---\nchoose:"),
-        (None, "\n---\nchoose:"),
+        ("user", "hi", "hi\n---\nchoose:"),
+        ("assistant", None, "\n---\nchoose:"),
         (
+            "user",
             [{"type": "text", "text": "hi"}],
             [{"type": "text", "text": "hi"}, {"type": "text", "text": "\n---\nchoose:"}],
         ),
     ],
 )
-def test_the_tool_prompt_comes_after_the_last_message(content: Any, sent: Any) -> None:
-    messages = [*MESSAGES, {"role": "user", "content": content}]
+def test_the_tool_prompt_comes_after_the_last_message(role: str, content: Any, sent: Any) -> None:
+    messages = [*MESSAGES, {"role": role, "content": content}]
     body = engine_body(messages=messages, tools=[TOOL], tool_prompt="choose:")
-    assert body["messages"] == [*MESSAGES, {"role": "user", "content": sent}]
+    assert body["messages"] == [*MESSAGES, {"role": role, "content": sent}]
 
 
 @pytest.mark.parametrize(
