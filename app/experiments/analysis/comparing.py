@@ -271,12 +271,12 @@ def decision_of(
 ) -> Decision:
     """The decision on one treatment, from its primary metrics.
 
-    `acted`: a guardrail whose alarm does more than alert has one; `quiet`: no guardrail of any action has an alarm, and
-    control keeps every absolute limit; `changed`: a primary effect has changed during the run; `same_length`: answers
-    do not differ in length, or it is declared which length is better; `settled`: requests that are still running cannot
-    change a primary verdict; `comparable`: nothing else than the treatment could explain its verdicts; `invalid`:
-    something about the traffic makes a primary verdict invalid; `long_enough`: the shortest duration before a promotion
-    is over. Guardrails come first: a treatment that fails lacks values, too.
+    `acted`: a guardrail whose alarm does more than alert has one; `quiet`: no guardrail of any action has or had an
+    alarm that no manager has cleared, and control keeps every absolute limit; `changed`: a primary effect has changed
+    during the run; `same_length`: answers do not differ in length, or it is declared which length is better; `settled`:
+    requests that are still running cannot change a primary verdict; `comparable`: nothing else than the treatment could
+    explain its verdicts; `invalid`: something about the traffic makes a primary verdict invalid; `long_enough`: the
+    shortest duration before a promotion is over. Guardrails come first: a treatment that fails lacks values, too.
     """
     if acted:
         return "do_not_ship"

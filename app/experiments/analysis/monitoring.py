@@ -54,6 +54,16 @@ class Alarms:
         """Ends an alarm whose cause no longer exists."""
         self._alarms.pop(key, None)
 
+    def drop_until(self, at: float, prefix: str) -> None:
+        """Ends the alarms with such keys that were raised until a Unix time."""
+        for key in self.keys(prefix):
+            if self._alarms[key].at <= at:
+                self.drop(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin with this."""
+        return [key for key in self._alarms if key.startswith(prefix)]
+
     def state(self) -> dict[str, Any]:
         """The state as plain data."""
         return {key: msgspec.to_builtins(alarm) for key, alarm in self._alarms.items()}
@@ -68,6 +78,8 @@ _SHORTEST_RATE_S = 600.0
 SPLIT = "sample_ratio"
 RETURNS = "returns"
 LOST = "rows_lost"
+STANDING = "standing "
+"""Begins the keys of guardrails' alarms that stand."""
 
 C = TypeVar("C", RowColumns, OverdueColumns)
 
@@ -102,6 +114,7 @@ class Monitoring:
         self.lacking: dict[str, int] = {}
         """Columns that records of another version do not have, with the number of these records."""
         self.alarms = Alarms()
+        self._cleared_until: float | None = None
         self.seen_until = arms.since
         """Unix seconds of the latest analysed request's arrival."""
 
@@ -111,20 +124,32 @@ class Monitoring:
         return self._arms
 
     def intervene(self, done: Interventions) -> None:
-        """Takes the actions so far. Guardrails that are armed again forget their counts and their alarms."""
+        """Takes the actions so far. Guardrails that are armed again forget their counts, and can alarm again."""
         if done.armed_since != self.guardrails.since:
             self.guardrails = Guardrails(self._experiment, done.armed_since, returning=self._returning)
-            self._forget_alarms()
+        self._cleared_until = done.cleared_until
+        self._set_alarms_aside()
         self.treated.count_since(done.since)
 
-    def _forget_alarms(self) -> None:
-        """Drops guardrails' alarms from before they were armed."""
+    def _set_alarms_aside(self) -> None:
+        """Guardrails' alarms from before they were armed again are proofs nonetheless: until a manager clears them,
+        they stand, and nothing ships.
+        """
         since = self.guardrails.since
         for watch in self.guardrails:
             raised = self.alarms.raised_at(f"guardrail {watch.key}")
             if raised is not None and since is not None and raised <= since:
                 self.alarms.drop(f"guardrail {watch.key}")
+                alarm = Alarm(kind="standing", at=raised, text=_standing(watch, raised, since))
+                self.alarms.hold(f"{STANDING}{watch.key}", alarm)
+        if self._cleared_until is not None:
+            self.alarms.drop_until(self._cleared_until, STANDING)
         self._mark()
+
+    def has_standing_alarm(self, treatment: int) -> bool:
+        """Whether a guardrail has alarmed for a treatment, was armed again, and no manager has cleared the alarm."""
+        name = self._arms.names[treatment]
+        return any(key.endswith(f" {name}") for key in self.alarms.keys(STANDING))
 
     def add_starts(self, starts: StartColumns, placed: ArmAssignment, random: Mask, analysed: Mask) -> None:
         """Starts that belong to the experiment."""
@@ -291,7 +316,7 @@ class Monitoring:
     def restore(self, alarms: Mapping[str, Any]) -> None:
         """Continues from the `state` of `alarms`."""
         self.alarms.restore(dict(alarms))
-        self._forget_alarms()
+        self._set_alarms_aside()
 
     def _mark(self) -> None:
         """Copies the times of alarms to the watches."""
@@ -300,6 +325,13 @@ class Monitoring:
             watch.alarmed_at = self.alarms.raised_at(f"guardrail {watch.key}")
         for (column, treatment), completeness in self.completeness.items():
             completeness.alarmed_at = self.alarms.raised_at(self._completeness_key(column, treatment))
+
+
+def _standing(watch: GuardrailWatch, raised: float, since: float) -> str:
+    return (
+        f"The alarm of {watch.rail.event} on {watch.status().treatment} stands since {words.moment(raised, since)}: "
+        "nothing ships until a manager's `resume` clears it."
+    )
 
 
 def _broken(watch: GuardrailWatch) -> str:

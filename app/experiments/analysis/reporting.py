@@ -164,7 +164,7 @@ def details(report: Report, alpha: float, units: str) -> list[str]:
         for comparison in report.primary
     ):
         effects[-1] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
-    watched = f"{_guardrails(report.guardrails)} {_split(report)}"
+    watched = f"{_guardrails(report)} {_split(report)}"
     if report.incomplete:
         watched = "The ledger is incomplete: of guardrails and the split, only a part is known."
     return [*effects, f"{_counts(report, units)} {watched}"]
@@ -189,7 +189,8 @@ def _counts(report: Report, units: str) -> str:
     return f"{', '.join(parts)}."
 
 
-def _guardrails(guardrails: Sequence[GuardrailStatus]) -> str:
+def _guardrails(report: Report) -> str:
+    guardrails = report.guardrails
     alarms = _alarmed(guardrails)
     if alarms:
         return f"Guardrails alarmed: {', '.join(alarms)}."
@@ -197,7 +198,14 @@ def _guardrails(guardrails: Sequence[GuardrailStatus]) -> str:
         return f"Control itself exceeds the limit of {', '.join(unhealthy)}."
     if suspect := _of_one_caller(guardrails):
         return f"One caller may have brought about {', '.join(suspect)}."
+    if standing := _standing_alarms(report):
+        return " ".join(standing)
     return "Guardrails quiet." if guardrails else "No guardrails."
+
+
+def _standing_alarms(report: Report) -> list[str]:
+    """The alarms of guardrails that count anew: a sentence each."""
+    return [alarm.text for alarm in report.alarms if alarm.kind == "standing"]
 
 
 def _alarmed(guardrails: Sequence[GuardrailStatus]) -> list[str]:
@@ -257,7 +265,7 @@ def _next_step(report: Report, decisions: Mapping[str, Decision], missing_s: flo
     better = [comparison.treatment for comparison in report.primary if comparison.measured == "better"]
     reasons = [reason for name in better for reason in report.withheld.get(name, [])]
     reasons += [comparison.doubt for comparison in report.primary if comparison.withheld]
-    unclear = _unhealthy(report.guardrails) or _of_one_caller(report.guardrails)
+    unclear = _unhealthy(report.guardrails) or _of_one_caller(report.guardrails) or _standing_alarms(report)
     if reasons and not (_alarmed(report.guardrails) or unclear):
         return f"Next: nothing is shipped yet. {reasons[0]}"
     return f"Next: {_keep_going(report, missing_s)}"
@@ -292,6 +300,8 @@ def _keep_going(report: Report, missing_s: float) -> str:
         return f"about {units} more units{days}, to find a difference of {size}."
     if look := _look_into(report.guardrails):
         return f"look into {look}."
+    if standing := _standing_alarms(report):
+        return f"find out whether what alarmed is mended. {' '.join(standing)}"
     lengths = [comparison for comparison in (*report.primary, *report.secondary) if comparison.metric == LENGTH]
     if different := [effect_sentence(comparison) for comparison in lengths if comparison.measured == "different"]:
         return f"look into the answers' length. {different[0]} If that is meant, declare {LENGTH} with `better`."
@@ -443,7 +453,8 @@ def _decisions(
         decisions[treatment] = decision_of(
             [comparison for comparison in primary if comparison.treatment == treatment],
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
-            quiet=not any(rail.alarmed_at is not None or rail.unhealthy or rail.one_caller for rail in rails),
+            quiet=not any(rail.alarmed_at is not None or rail.unhealthy or rail.one_caller for rail in rails)
+            and not watched.has_standing_alarm(number),
             changed=any(comparison.changes.has_flipped for comparison in its),
             same_length=not any(
                 comparison.measure.metric == LENGTH and comparison.known.measured == "different" for comparison in its

@@ -48,7 +48,11 @@ def decided(state: State, facts: RolloutInput, request: ManualDecision, now: flo
             "changes in the configuration; traffic is changed with the traffic API"
         )
     transition = _ACTIONS[request.action](state, facts, request, now)
-    return Transition(transition.state, "decision", f"{request.action}, by {request.by}: {request.reason}")
+    text = f"{request.action}, by {request.by}: {request.reason}"
+    if transition.state.cleared_until != state.cleared_until:
+        named = [*(alarm.text for alarm in facts.alarms), *(alarm.partition(":")[0] for alarm in facts.standing)]
+        text += f". That clears an alarm: {'; '.join(named)}"
+    return Transition(transition.state, "decision", text)
 
 
 def foreseen(transition: Transition, state: State, facts: RolloutInput) -> Foreseen:
@@ -103,12 +107,17 @@ def _pause(state: State, facts: RolloutInput, request: ManualDecision, now: floa
 
 def _resume(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     if state.phase == "running":
-        raise Conflict("The experiment runs: there is nothing to resume")
+        if not facts.standing:
+            raise Conflict("The experiment runs: there is nothing to resume")
+        return transition_to(state, "decision", "", by=request.by, cleared_until=now)
     if facts.experiment.state == "paused":
         raise Conflict("Its configuration says `state: paused`: change it there")
     if facts.has_control_plane and (state.stops or state.intent is not None):
         raise Conflict("The rollback is not complete yet, some routers may still have the plan before: resume later")
-    return resumed(state, now, "", request.by, "decision")
+    transition = resumed(state, now, "", request.by, "decision")
+    if state.cause != "alarm":
+        return transition
+    return Transition(msgspec.structs.replace(transition.state, cleared_until=now), transition.kind, transition.text)
 
 
 def _roll_back(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:

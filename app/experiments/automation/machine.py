@@ -116,7 +116,8 @@ def _last(facts: RolloutInput) -> str:
     """
     good = _shipped(facts)
     if not good:
-        return "the decision to ship"
+        standing = [f"{text[0].lower()}{text[1:].rstrip('.')}" for text in facts.standing]
+        return "; ".join(["the decision to ship", *standing])
     return f"a manager's `promote`, of {' or '.join(good)}" if len(good) > 1 else ""
 
 
@@ -190,7 +191,7 @@ def rolled_back(
 
 def resumed(state: State, now: float, text: str, by: str | None = None, kind: str = "resumed") -> Transition:
     """The experiment continues from the present traffic. Guardrails that have acted start again, so that they can act
-    again.
+    again; their alarms stand.
     """
     has_acted = bool(state.out) or state.cause == "alarm"
     return transition_to(

@@ -85,6 +85,11 @@ class RolloutInput:
         ]
 
     @property
+    def standing(self) -> list[str]:
+        """Alarms of guardrails from before they counted anew, that no manager has cleared."""
+        return [alarm.text for alarm in self.report.alarms if alarm.kind == "standing"]
+
+    @property
     def worse(self) -> list[Violation]:
         """The findings about treatments' primary metrics: of their time, since their words outlive the interval."""
         now = words.moment(self.report.at, self.report.at, short=True)
@@ -120,6 +125,8 @@ class Interventions(msgspec.Struct, frozen=True):
     """Guardrails count from then on."""
     since: float = 0.0
     """The time from which units count for the next step."""
+    cleared_until: float | None = None
+    """A manager has cleared guardrails' alarms until then."""
 
 
 def author_of(name: str) -> str:
@@ -171,13 +178,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Treatments that were rolled back, until the experiment is resumed."""
     armed_since: float | None = None
     """Guardrails count from then on; None: from the start."""
+    cleared_until: float | None = None
+    """A manager has cleared guardrails' alarms until then; later ones stand when guardrails count anew."""
     seen: list[str] = []
     """Alarms and verdicts that have paused it before."""
 
     @property
     def interventions(self) -> Interventions:
         """The actions on which counting depends."""
-        return Interventions(self.armed_since, self.since)
+        return Interventions(self.armed_since, self.since, self.cleared_until)
 
     def entry(self, name: str, kind: str, at: float, text: str, **detail: Any) -> JournalEntry:
         """The state as an entry of the journal."""

@@ -192,6 +192,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
         "rows_lost",
         "incomplete",
         "guardrail",
+        "standing",
         "endpoint_unhealthy",
         "one_caller",
         "aa",

@@ -15,10 +15,13 @@ export function actions(summary) {
   const acting = summary.acting;
   if (!acting || acting.state === "stopped") return [];
   const paused = acting.state === "paused";
+  const standing = summary.alarm_kinds.includes("standing");
   /** @type {(Action | null)[]} */
   const possible = [
-    paused ? (acting.cause === "file" ? null : "resume") : (acting.next_share ?? null) === null ? null : "advance",
+    paused && acting.cause !== "file" ? "resume" : null,
+    paused || (acting.next_share ?? null) === null ? null : "advance",
     paused ? null : "pause",
+    standing && !paused ? "resume" : null,
     "rollback",
     "promote",
     "stop",
@@ -114,10 +117,12 @@ function goneOn(acting) {
  * @param {Summary} summary
  * @param {string} treatment
  */
-function inWords(action, { acting, control, treatments }, treatment) {
+function inWords(action, { acting, alarm_kinds, control, treatments }, treatment) {
   const hasRamp = (acting?.step ?? acting?.next_share ?? null) !== null;
   return {
-    resume: hasRamp ? "The ramp continues by its own rules." : "The experiment continues. The traffic stays as it is.",
+    resume:
+      (hasRamp ? "The ramp continues by its own rules." : "The experiment continues. The traffic stays as it is.") +
+      (acting?.cause === "alarm" || alarm_kinds.includes("standing") ? " That clears the guardrails' alarms." : ""),
     advance:
       `The treatments get ${acting?.next_share}\u00a0% of the traffic instead of ${acting?.share}\u00a0%, ` +
       "without waiting for the step's conditions.",

@@ -14,6 +14,7 @@ const ALARMS = {
   rows_lost: "rows lost",
   incomplete: "ledger incomplete",
   completeness: "completeness",
+  standing: "guardrail, not cleared",
   endpoint_unhealthy: "endpoint unhealthy",
   one_caller: "one caller's requests",
   aa: "A/A",

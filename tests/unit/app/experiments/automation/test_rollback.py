@@ -1,5 +1,6 @@
 """An alarm becomes a stop in acknowledgements, then a plan: the real controller, and a control plane in memory."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -216,3 +217,45 @@ async def test_decisions_made_at_another_controller_are_known_a_minute_later(tmp
     stage.wait(100)
     await stage.settle()
     assert stage.green == 5
+
+
+async def test_an_alarm_stands_after_the_cooldown_until_a_manager_clears_it(stage: Stage) -> None:
+    def told() -> tuple[list[tuple[str, str]], str]:
+        stage.now += 2.0
+        report = stage.ask("/report")
+        kinds = [(alarm["kind"], alarm["text"]) for alarm in report["alarms"]]
+        return kinds, " ".join(report["details"])
+
+    stage.wait(1)
+    stage.send(blue=60, green_fails=30)
+    await stage.settle()
+    assert [kind for kind, _ in told()[0]] == ["guardrail"]
+    stage.wait(3600)
+    await stage.settle()
+    assert (stage.acting["state"], stage.green) == ("running", 5)
+    stands = (
+        "The alarm of error on green stands since 1 January 02:46: nothing ships until a manager's `resume` clears it."
+    )
+    alarms, details = told()
+    assert alarms == [("standing", stands)]
+    assert stands in details
+    stage.begin()
+    assert told()[0] == alarms, "another controller knows it by the journal"
+    assert stage.decide("resume").status == 200
+    assert told()[0] == []
+    assert "nothing to resume" in json.loads(stage.decide("resume").body)["message"]
+    stage.begin()
+    assert told()[0] == []
+    (text,) = [text for kind, text in stage.entries() if kind == "decision"]
+    assert text.startswith("resume, by alice: it is time. That clears an alarm: The alarm of error on green stands")
+
+
+async def test_a_manager_that_resumes_a_rollback_clears_its_alarm(stage: Stage) -> None:
+    stage.wait(1)
+    stage.send(blue=60, green_fails=30)
+    await stage.settle()
+    assert stage.decide("resume").status == 200
+    stage.now += 2.0
+    assert stage.ask("/report")["alarms"] == []
+    (text,) = [text for kind, text in stage.entries() if kind == "decision"]
+    assert text.endswith("That clears an alarm: green exceeds the guardrail error, at most 1.5 times control's rate")
