@@ -256,7 +256,7 @@ class Experiment(Section):
     )
     min_duration_s: Positive = Field(
         default=86400.0,
-        description="The earliest promotion, after the start; requests must have come in its last tenth, too.",
+        description="The earliest promotion, after the start. For nine tenths of it, both arms must have had traffic.",
     )
 
     @model_validator(mode="before")

@@ -15,7 +15,14 @@ from app.experiments.analysis.comparing import AGAINST, EffectChange, MetricComp
 from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.metrics import Measure, Values, can_be_missing
 from app.experiments.analysis.rare_events import RareEvents
-from app.experiments.analysis.sample_ratio import ArmLoad, Completeness, SampleRatioWatch, Traffic, TreatedWatch
+from app.experiments.analysis.sample_ratio import (
+    ArmLoad,
+    Completeness,
+    SampleRatioWatch,
+    SharedTime,
+    Traffic,
+    TreatedWatch,
+)
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import Alarm, Occurrence
 from app.experiments.rendering import words
@@ -115,8 +122,7 @@ class Monitoring:
         """Columns that records of another version do not have, with the number of these records."""
         self.alarms = Alarms()
         self._cleared_until: float | None = None
-        self.seen_until = arms.since
-        """Unix seconds of the latest analysed request's arrival."""
+        self.shared_time = SharedTime(len(arms.names))
 
     @property
     def arms(self) -> Arms:
@@ -161,7 +167,8 @@ class Monitoring:
         """Rows that belong to the experiment."""
         self.traffic.add_rows(rows, placed)
         rows, placed = rows.take(random), placed.take(random)
-        self.seen_until = max(self.seen_until, float(rows.at.max(initial=self.seen_until)))
+        drawn = (rows.flags & Flag.CARRIED) == 0
+        self.shared_time.add(rows.at[drawn], rows.plan[drawn], placed.arm[drawn])
         self.load.add(rows.in_flight, placed.arm)
         self.treated.add_rows(rows, placed)
         self.guardrails.add_rows(*self._drawn(rows, placed), self._arms)

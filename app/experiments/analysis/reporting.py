@@ -229,9 +229,9 @@ def _split(report: Report) -> str:
     return "Split as configured (no alarm)."
 
 
-def next_step(report: Report, decisions: Mapping[str, Decision], missing_s: float) -> str:
-    """The sentences about what to do. `decisions` per treatment; `missing_s`: the seconds of traffic that have still to
-    be seen before anything is promoted."""
+def next_step(report: Report, decisions: Mapping[str, Decision], missing_s: Mapping[str, float]) -> str:
+    """The sentences about what to do. `decisions` per treatment; `missing_s`: the seconds of traffic on it and control
+    that have still to be seen before it is promoted."""
     step, invalid = _next_step(report, decisions, missing_s), _with(decisions, "invalid")
     if not invalid or report.decision in ("invalid", "ship"):
         return step
@@ -250,7 +250,7 @@ def _with(decisions: Mapping[str, Decision], wanted: Decision) -> list[str]:
     return [name for name, decision in decisions.items() if decision == wanted]
 
 
-def _next_step(report: Report, decisions: Mapping[str, Decision], missing_s: float) -> str:
+def _next_step(report: Report, decisions: Mapping[str, Decision], missing_s: Mapping[str, float]) -> str:
     if report.mode == "aa":
         return "Next: nothing to do; a difference would raise an alarm."
     bad = _with(decisions, "do_not_ship")
@@ -282,7 +282,7 @@ def _look_into(guardrails: Sequence[GuardrailStatus]) -> str:
     return ""
 
 
-def _keep_going(report: Report, missing_s: float) -> str:
+def _keep_going(report: Report, missing_s: Mapping[str, float]) -> str:
     undecided = [
         comparison
         for comparison in report.primary
@@ -305,8 +305,9 @@ def _keep_going(report: Report, missing_s: float) -> str:
     lengths = [comparison for comparison in (*report.primary, *report.secondary) if comparison.metric == LENGTH]
     if different := [effect_sentence(comparison) for comparison in lengths if comparison.measured == "different"]:
         return f"look into the answers' length. {different[0]} If that is meant, declare {LENGTH} with `better`."
-    if missing_s > 0 and any(comparison.verdict == "better" for comparison in report.primary):
-        return f"keep going for {words.duration(missing_s)} of traffic: hours of a day differ (`min_duration_s`)."
+    left = [missing_s[comparison.treatment] for comparison in report.primary if comparison.verdict == "better"]
+    if left and min(left) > 0:
+        return f"keep going for {words.duration(min(left))} of traffic: hours of a day differ (`min_duration_s`)."
     if all(comparison.verdict == "equivalent" for comparison in report.primary):
         return "take the one that you prefer for other reasons."
     few = [comparison for comparison in report.primary if comparison.verdict == "too_early"]
@@ -316,7 +317,7 @@ def _keep_going(report: Report, missing_s: float) -> str:
 
 
 WITH_TRAFFIC = 0.9
-"""The share of `min_duration_s` over which requests must have arrived: silence is no evidence."""
+"""The share of `min_duration_s` in which both arms must have had traffic: silence is no evidence."""
 
 MUCH_CLUSTERING = 2.0
 """A design effect above this is mentioned in the report."""
@@ -358,12 +359,15 @@ def reported(
         if not comparison.measure.guard or collected.sums(comparison.column, 0)[0]
     ]
     primary = [comparison for comparison in comparisons if comparison.role == "primary"]
-    least = experiment.min_duration_s
-    missing_s = max(
-        least - (now - watched.arms.since), WITH_TRAFFIC * least - (watched.seen_until - watched.arms.since)
-    )
+    missing_s = {
+        treatment: max(
+            experiment.min_duration_s - (now - watched.arms.since),
+            WITH_TRAFFIC * experiment.min_duration_s - watched.shared_time.seconds(number),
+        )
+        for number, treatment in enumerate(experiment.treatments, 1)
+    }
     withheld = _withheld(experiment, comparing, watched)
-    decisions = _decisions(experiment, primary, comparing, watched, withheld, long_enough=missing_s <= 0)
+    decisions = _decisions(experiment, primary, comparing, watched, withheld, missing_s)
     names = experiment.arms
     report = Report(
         experiment=name,
@@ -441,8 +445,7 @@ def _decisions(
     comparing: Sequence[MetricComparison],
     watched: Monitoring,
     withheld: Mapping[str, list[str]],
-    *,
-    long_enough: bool,
+    missing_s: Mapping[str, float],
 ) -> dict[str, Decision]:
     """The decision per treatment."""
     decisions = {}
@@ -462,7 +465,7 @@ def _decisions(
             settled=all(comparison.known.settled for comparison in deciding),
             comparable=treatment not in withheld,
             invalid=any(watched.invalidates(comparison.column, number) for comparison in deciding),
-            long_enough=long_enough,
+            long_enough=missing_s[treatment] <= 0,
         )
     return decisions
 

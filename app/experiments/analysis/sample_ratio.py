@@ -287,6 +287,41 @@ class TreatedWatch:
         return {name: len(units) for name, units in zip(self._treatments, self._at_step, strict=True)}
 
 
+class SharedTime:
+    """For how long control and each treatment have had traffic at the same time. `arms`: how many there are.
+
+    Under one plan an arm has traffic from its first request until its last, so that a plan that gives an arm nothing,
+    or a stop, is not counted.
+    """
+
+    def __init__(self, arms: int) -> None:
+        self._first, self._last = Growing(np.float64, arms), Growing(np.float64, arms)
+        """Of each plan's requests, by arm: Unix seconds of arrival; 0 without any."""
+
+    def add(self, at: F64, plan: I32, arm: NDArray[np.int8]) -> None:
+        """Analysed requests: equally long arrays."""
+        if not len(at):
+            return
+        first, last = self._first, self._last
+        for column in (first, last):
+            column.resize(int(plan.max()) + 1)
+        np.maximum.at(last.values, (plan, arm), at)
+        earliest = np.where(first.values > 0, first.values, np.inf)
+        np.minimum.at(earliest, (plan, arm), at)
+        first.values[:] = np.where(np.isfinite(earliest), earliest, 0.0)
+
+    def seconds(self, treatment: int) -> float:
+        """The time of control and this treatment together."""
+        arms = [0, treatment]
+        begins, ends = self._first.values[:, arms].max(axis=1), self._last.values[:, arms].min(axis=1)
+        both = (self._first.values[:, arms] > 0).all(axis=1) & (ends > begins)
+        total, until = 0.0, -math.inf
+        for begin, end in sorted(zip(begins[both].tolist(), ends[both].tolist(), strict=True)):
+            total += max(0.0, end - max(begin, until))
+            until = max(until, end)
+        return total
+
+
 LOST_SHARE = 0.05
 """The largest share of an arm's rows that may be lost: above it no verdict counts."""
 

@@ -7,7 +7,7 @@ import numpy as np
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import Report
 from app.exposures.wire import Failure, Flag
-from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, World, analysis_of
+from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, World, analysis_of, config
 
 SHORT_ANSWERS = Flag.OWN_EMPTY | Flag.OWN_LENGTH | Flag.OWN_FORM
 """The flags of `max_tokens: 8`."""
@@ -77,3 +77,23 @@ def test_a_guardrail_that_counts_anew_has_proved_what_it_proved() -> None:
     analysis.intervene(Interventions(armed_since=later, cleared_until=later))
     report = analysis.report(later)
     assert (report.decision, report.alarms) == ("ship", [])
+
+
+def test_time_in_which_the_treatment_has_no_traffic_is_no_duration() -> None:
+    """Green gets its half after 23 hours, with control's traffic as evidence of a whole day."""
+    rng, world = np.random.default_rng(1), World(weights=(100, 0), plan="0-p0")
+    analysis = analysis_of(world, config(sticky=None))
+    told = 0
+    for weights, plan, begin, hours, count in (
+        ((100, 0), "0-p0", 0.0, 23.4, 5000),
+        ((50, 50), "1-p1", 23.5, 0.6, 2000),
+    ):
+        world.weights, world.plan = weights, plan
+        green = rng.random(count) < weights[1] / 100
+        at = np.sort(START + (begin + rng.random(count) * hours) * 3600)
+        ttft = np.exp(-1.2 + rng.normal(0, 0.4, count)) * np.where(green, 0.8, 1.0)
+        world.answered(at, told + np.arange(count), green, ttft_s=ttft).tell(analysis)
+        told += count
+    report = analysis.report(START + 24.2 * 3600)
+    assert (report.primary[0].verdict, report.decision) == ("better", "keep_going")
+    assert report.next == "Next: keep going for 21 h of traffic: hours of a day differ (`min_duration_s`)."

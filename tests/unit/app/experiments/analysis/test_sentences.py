@@ -92,6 +92,7 @@ def test_alarms_and_invalid_evidence_come_first_in_the_headline() -> None:
     assert headline(primary=[neutral]) == "smollm2-green differs from smollm2-blue."
 
 
+NOTHING_MISSING = dict.fromkeys(("t1", "t2", "t3", "green", "red", "smollm2-green"), 0.0)
 THREE: dict[str, Decision] = {"t1": "keep_going", "t2": "invalid", "t3": "do_not_ship"}
 
 
@@ -117,11 +118,14 @@ def test_one_arms_invalid_evidence_takes_nothing_from_the_others() -> None:
         "no verdict on t2 can be trusted, values are missing more often on one arm; t3 is worse than smollm2-blue."
     )
     find = " For t2, find what differs by arm (see the alarms), then start a new run."
-    assert reporting.next_step(report, THREE, 0.0) == f"Next: take t3 out of the traffic. Keep going with t1.{find}"
-    assert reporting.next_step(three(THREE | {"t1": "do_not_ship"}), THREE | {"t1": "do_not_ship"}, 0.0) == (
-        f"Next: take t1 and t3 out of the traffic.{find}"
+    assert (
+        reporting.next_step(report, THREE, NOTHING_MISSING)
+        == f"Next: take t3 out of the traffic. Keep going with t1.{find}"
     )
-    assert reporting.next_step(three(THREE | {"t1": "ship"}), THREE | {"t1": "ship"}, 0.0) == (
+    assert reporting.next_step(
+        three(THREE | {"t1": "do_not_ship"}), THREE | {"t1": "do_not_ship"}, NOTHING_MISSING
+    ) == (f"Next: take t1 and t3 out of the traffic.{find}")
+    assert reporting.next_step(three(THREE | {"t1": "ship"}), THREE | {"t1": "ship"}, NOTHING_MISSING) == (
         "Next: give t1 all traffic."
     )
 
@@ -184,13 +188,16 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
 def test_the_next_step_is_named(fields: dict[str, Any], words: str) -> None:
     report = msgspec.structs.replace(SHIP, **({"decision": "keep_going"} | fields))
     decisions = {GREEN: report.decision}
-    assert reporting.next_step(report, decisions, 57600.0) == words
+    assert reporting.next_step(report, decisions, dict.fromkeys(report.treatments, 57600.0)) == words
 
 
 def test_one_bad_treatment_of_several_is_taken_out_while_the_others_go_on() -> None:
     report = msgspec.structs.replace(SHIP, treatments=["red", "green"], decision="keep_going")
     decisions: dict[str, Decision] = {"red": "do_not_ship", "green": "keep_going"}
-    assert reporting.next_step(report, decisions, 0.0) == "Next: take red out of the traffic. Keep going with green."
+    assert (
+        reporting.next_step(report, decisions, NOTHING_MISSING)
+        == "Next: take red out of the traffic. Keep going with green."
+    )
 
 
 def test_nothing_is_said_of_the_guardrails_and_the_split_where_the_ledger_cannot_be_read() -> None:
