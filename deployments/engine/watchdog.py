@@ -5,8 +5,10 @@ the least loaded replica, would send it nearly all of them. Serve's health check
 connections are noticed at once and go to another replica. The exit also closes the connections of the engine's streams:
 the router knows from that alone that it has to continue them elsewhere.
 
-An engine hangs if it has requests and no output for longer than it ever took for one in the last ten minutes, with a
-wide margin. vLLM's engine has an output for each step, also for one that computes but a part of a prompt. A step may
+An engine hangs if it has requests, no output, and rests: it uses no CPU time, for longer than it ever did in a step of
+the last ten minutes, with a wide margin. vLLM's engine has an output for each step, also for one that computes but a
+part of a prompt. How long steps take says little: on a busy machine they are long, and the engine works all the time;
+one that is stopped works no more. A GPU's steps may be long while the engine rests, and so are its margin's. A step may
 take long once: an adapter is loaded, or a kernel compiled that no request has needed before. Loading is vLLM's own call
 and known here; compiling uses CPU time, so that an engine that works gets more time than one that rests.
 """
@@ -19,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from app.telemetry.logs import event
@@ -31,28 +32,29 @@ LOOK_EVERY_S = 0.02
 TICK_S = 0.25
 """The interval of the checks for an engine that hangs."""
 
-LEAST_S, MARGIN, RECENT_S = 5.0, 20.0, 600.0
-"""Seconds without output after which an engine hangs: at least, and as a multiple of its longest step of these last
-seconds."""
+LEAST_S, MARGIN, RECENT_S = 8.0, 20.0, 600.0
+"""Seconds of rest without output after which an engine hangs: at least, and as a multiple of its longest rest in a step
+of these last seconds."""
 
 WORKING_S, WORKING_SHARE = 120.0, 0.1
-"""At least for an engine that works: for this share of the time."""
+"""Seconds without output after which an engine hangs that works, at least: for this share of the time since the last
+look. Else `MARGIN` times its longest step."""
 
 _log = logging.getLogger("switchyard")
 
 
 class Silence:
-    """How long an engine has been silent, in seconds, and how long its steps have taken lately. `clock`: seconds."""
+    """How long an engine has been silent, in seconds, how long it has rested since it last worked, and how long its
+    steps, and the rests in them, have taken lately. `clock`: seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ticked = clock()
-        self._steps: deque[tuple[float, float]] = deque()
-        """The end and the length of steps, each longer than all after it."""
-        self.lasts_s = 0.0
+        self._steps, self._rests = _LongestLately(), _LongestLately()
+        self.lasts_s = self.rests_s = self._longest_rest_s = 0.0
 
-    def tick(self, *, is_busy: bool, has_spoken: bool) -> None:
-        """What happened since the last tick: whether the engine had requests, and an output.
+    def tick(self, *, is_busy: bool, has_spoken: bool, works: bool = False) -> None:
+        """What happened since the last tick: whether the engine had requests, and an output, and if not, CPU time.
 
         Counts no more than two intervals at once: this process may have been the one that stood still.
         """
@@ -61,26 +63,48 @@ class Silence:
         self._ticked = now
         if is_busy and not has_spoken:
             self.lasts_s += passed
+            self.rests_s = 0.0 if works else self.rests_s + passed
+            self._longest_rest_s = max(self._longest_rest_s, self.rests_s)
             return
         if has_spoken:
-            self._remember(now, self.lasts_s + passed)
-        self.lasts_s = 0.0
+            self._steps.add(now, self.lasts_s + passed)
+            self._rests.add(now, self._longest_rest_s)
+        self.lasts_s = self.rests_s = self._longest_rest_s = 0.0
 
-    def _remember(self, now: float, step: float) -> None:
-        while self._steps and self._steps[-1][1] <= step:
-            self._steps.pop()
-        self._steps.append((now, step))
-        while self._steps[0][0] < now - RECENT_S:
-            self._steps.popleft()
+    @property
+    def may_rest_s(self) -> float:
+        """How long a rest may last."""
+        return max(LEAST_S, MARGIN * self._rests.value)
 
     @property
     def may_last_s(self) -> float:
-        """How long a silence may last."""
-        return max(LEAST_S, MARGIN * self._steps[0][1] if self._steps else 0.0)
+        """How long a silence may last, with work."""
+        return max(WORKING_S, MARGIN * self._steps.value)
 
-    def is_hung(self, *, works: bool) -> bool:
-        """Whether the engine hangs. `works`: it uses CPU time."""
-        return self.lasts_s > (max(self.may_last_s, WORKING_S) if works else self.may_last_s)
+    @property
+    def is_hung(self) -> bool:
+        """Whether the engine hangs."""
+        return self.rests_s > self.may_rest_s or self.lasts_s > self.may_last_s
+
+
+class _LongestLately:
+    """The greatest of the last value, and of those of `RECENT_S` before it."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, float]] = deque()
+        """Times and values, each greater than all after it."""
+
+    def add(self, now: float, value: float) -> None:
+        while self._kept and self._kept[-1][1] <= value:
+            self._kept.pop()
+        self._kept.append((now, value))
+        while self._kept[0][0] < now - RECENT_S:
+            self._kept.popleft()
+
+    @property
+    def value(self) -> float:
+        """0 before the first one."""
+        return self._kept[0][1] if self._kept else 0.0
 
 
 class Watchdog:
@@ -116,13 +140,14 @@ class Watchdog:
     def _hangs(self) -> bool:
         is_busy = self._engine.output_processor.has_unfinished_requests() and not self._core.utility_results
         spoke, self._has_spoken = self._has_spoken, False
-        self._silence.tick(is_busy=is_busy, has_spoken=spoke)
-        if self._silence.lasts_s < LEAST_S / 2:
+        if is_busy and not spoke:
+            works = self._are_elsewhere or self._work.goes_on()
+        else:
+            works = False
             self._work.begin()
-            return False
+        self._silence.tick(is_busy=is_busy, has_spoken=spoke, works=works)
         # Without statistics it has no output for a step that computes a part of a prompt.
-        works = self._work.goes_on() or self._are_elsewhere
-        return bool(self._engine.log_stats) and self._silence.is_hung(works=works)
+        return bool(self._engine.log_stats) and self._silence.is_hung
 
     def _pids(self) -> list[int]:
         manager = self._core.resources.engine_manager
@@ -149,43 +174,63 @@ class Work:
 
     def __init__(self, pids: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
         self._pids, self._clock = pids, clock
-        self._begun: tuple[float, float] | None = None
+        self._seen: tuple[float, float] | None = None
 
     def begin(self) -> None:
         """What they have used so far does not count."""
-        self._begun = None
+        self._seen = None
 
     def goes_on(self) -> bool:
-        """Whether they have used some since the first call after `begin`, or wait for a disk."""
+        """Whether they have used some since the last call, or wait for a core or a disk. The first call after `begin`
+        does not know, and takes them for working."""
         now, used = self._clock(), sum(map(_cpu_s, processes := list(_with_descendants(self._pids))))
-        if self._begun is None:
-            self._begun = now, used
+        seen, self._seen = self._seen, (now, used)
+        if seen is None or used - seen[1] > WORKING_SHARE * (now - seen[0]):
             return True
-        begun, before = self._begun
-        return used - before > WORKING_SHARE * (now - begun) or any(map(_waits_for_disk, processes))
+        return any(map(_waits, processes))
+
+
+# An engine has hundreds of threads, and is looked at four times a second while it is silent: these read files as the
+# system has them, which `Path` takes ten times as long for.
 
 
 def _with_descendants(pids: Iterable[int]) -> Iterator[int]:
     pending = list(pids)
     while pending:
         yield (pid := pending.pop())
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            with suppress(OSError):
-                pending += map(int, children.read_text().split())
+        for children in _of_threads(pid, "children"):
+            pending += map(int, children.split())
 
 
 def _cpu_s(pid: int) -> float:
     """The time for which the threads of a process have run, and waited to run."""
     times = 0
-    for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with suppress(OSError):
-            ran, waited, _ = map(int, thread.read_text().split())
-            times += ran + waited
+    for schedstat in _of_threads(pid, "schedstat"):
+        ran, waited, _ = schedstat.split()
+        times += int(ran) + int(waited)
     return times / 1e9
 
 
-def _waits_for_disk(pid: int) -> bool:
+def _waits(pid: int) -> bool:
+    """Whether a process waits for a core, or a disk."""
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2][:3].strip() in (b"R", b"D")
+
+
+def _of_threads(pid: int, file: str) -> Iterator[bytes]:
+    """What the file of each thread of a process says, if anything."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            if content := _read(f"/proc/{pid}/task/{thread}/{file}"):
+                yield content
+
+
+def _read(path: str) -> bytes:
+    """The first 64 KiB of a file; nothing of one that is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(descriptor, 64 * 1024)
+        finally:
+            os.close(descriptor)
     except OSError:
-        return False
+        return b""

@@ -14,7 +14,7 @@ from tests.real.conftest import Application
 
 pytestmark = pytest.mark.real
 
-HANGS_AFTER_S = 5.0
+HANGS_AFTER_S = 8.0
 """As in `deployments.engine.watchdog`: a replica ends itself after so long, if it waits for an engine's answer."""
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
