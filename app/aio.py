@@ -260,20 +260,27 @@ class IdleTimeout(TimeLimit):
     """Raises TimedOut if the block does not update `last` for `idle_s` seconds, DeadlinePassed at `deadline`.
 
     Both are event-loop times. `last` is checked once per idle period: a timer per chunk would cost more than relaying
-    the chunk.
+    the chunk. With a `sign`, that is called after each `sign_s` seconds without an update, and the check is made as
+    often.
     """
 
-    def __init__(self, idle_s: float, deadline: float) -> None:
+    __slots__ = ("_deadline", "_idle_s", "_is_paused", "_sign", "_sign_s", "_signed", "last")
+
+    def __init__(
+        self, idle_s: float, deadline: float, sign_s: float = math.inf, sign: Callable[[], None] | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
-        self._idle_s, self._deadline = idle_s, deadline
-        self.last = loop.time()
-        super().__init__(min(self.last + idle_s, deadline), loop)
+        self._idle_s, self._deadline, self._sign_s, self._sign = idle_s, deadline, sign_s, sign
+        self.last, self._signed = loop.time(), -math.inf
+        self._is_paused = False
+        super().__init__(min(self.last + (sign_s if sign_s < idle_s else idle_s), deadline), loop)
 
     def __exit__(self, *raised: Any) -> None:
+        self._sign = None  # whoever gives signs may know this
         try:
             super().__exit__(*raised)
         except TimeoutError as error:
-            if self.last + self._idle_s < self._deadline:
+            if not self._is_paused and self.last + self._idle_s < self._deadline:
                 raise TimedOut(STOPPED) from error
             raise DeadlinePassed(_TOO_LONG) from error
 
@@ -282,18 +289,29 @@ class IdleTimeout(TimeLimit):
         self.last = self._loop.time()
 
     def pause(self) -> None:
-        """Until `resume`, only the deadline counts."""
-        self.last = self._deadline
+        """Until `resume`, only the deadline counts; signs go on."""
+        self._is_paused = True
 
     def resume(self) -> None:
         """Nothing is idle from now on."""
+        self._is_paused = False
         self.touch()
         self._alarm.remove(self)
         self.due()
 
     def due(self) -> None:
-        self.when = min(self.last + self._idle_s, self._deadline)
-        if self._loop.time() < self.when:
-            self._alarm.add(self)
-        else:
+        now = self._loop.time()
+        ends = self._deadline if self._is_paused else min(self.last + self._idle_s, self._deadline)
+        if now >= ends:
             self.pass_now()
+            return
+        signs = max(self.last, self._signed) + self._sign_s
+        if now >= signs and self._sign is not None:
+            self._signed, signs = now, now + self._sign_s
+            self._loop.call_soon(self._give_sign)  # its errors are not those of other limits
+        self.when = min(ends, signs)
+        self._alarm.add(self)
+
+    def _give_sign(self) -> None:
+        if self._sign is not None:  # the block still runs
+            self._sign()

@@ -51,8 +51,8 @@ class Continuation(Section):
     keep_alive_s: float = Field(
         default=15.0,
         gt=0,
-        description="Seconds between two signs of life to the client of a stream that waits. Less than the shortest "
-        "time for which proxies and clients bear silence.",
+        description="Seconds of silence between two signs of life to a stream's client. Less than the shortest time "
+        "for which proxies and clients bear silence.",
     )
 
 

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Self
 
-from app.aio import IdleTimeout, run_in_background
+from app.aio import IdleTimeout
 from app.engine.answers import EventCheck
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in
 from app.errors import Broken, Incomplete, MalformedAnswer, Rejected, Unanswered, Unavailable, UpstreamError
@@ -194,7 +194,6 @@ class ContinuedStream:
         "_had",
         "_has_ended",
         "_idle",
-        "_keep_alive",
         "_lost",
         "_lost_at",
         "_response",
@@ -230,14 +229,12 @@ class ContinuedStream:
             raise failure from lost
         self._exchange.record.engine = self._delivered.engine
 
-    def survive(
-        self, idle: IdleTimeout, has_ended: Callable[[], bool], keep_alive: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    def survive(self, idle: IdleTimeout, has_ended: Callable[[], bool]) -> None:
         """From now on another engine continues where one is lost, in the block of `idle`, which does not count then.
 
-        `has_ended`: whether the terminal event has been read. `keep_alive` sends the client a sign of life.
+        `has_ended`: whether the terminal event has been read.
         """
-        self._idle, self._has_ended, self._keep_alive = idle, has_ended, keep_alive
+        self._idle, self._has_ended = idle, has_ended
         self._delivered.silent = idle.touch
 
     @property
@@ -288,12 +285,11 @@ class ContinuedStream:
         if self._has_ended():
             return False
         loop = asyncio.get_running_loop()
-        since, outcome = loop.time(), "ended"
+        since, outcome = self._idle.last, "ended"
         exchange.record.attempt_failed(_WHY[_reason(lost)], self._delivered.engine, continued=True)
         self._idle.pause()
         try:
-            async with run_in_background(self._kept_alive()):
-                await self._succeeded(lost)
+            await self._succeeded(lost)
             outcome = "continued"
             exchange.record.moves += 1
             exchange.record.engine = self._delivered.engine
@@ -374,12 +370,6 @@ class ContinuedStream:
             raise
         except Broken as error:
             raise EngineLost(error) from error
-
-    async def _kept_alive(self) -> None:
-        settings = self._exchange.snapshot.config.deployments[self._target.name].continuation
-        while self._keep_alive is not None:
-            await asyncio.sleep(settings.keep_alive_s)
-            await self._keep_alive()
 
     def _failure(self, lost: EngineLost) -> UpstreamError:
         """The error of a stream that does not go on. A hand-over is no fault."""

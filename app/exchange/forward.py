@@ -30,7 +30,6 @@ from app.engine.errors import (
     error_in_first_chunk,
     field_named_in,
     media_refused,
-    with_own_field,
     with_public_name,
 )
 from app.engine.output import max_tokens, usage_of_answer
@@ -254,8 +253,7 @@ class Attempt:
         if (part := media_refused(error.message, call.body)) is not None:
             error.message = f"{part}: endpoint '{self._exchange.record.endpoint}' has a model for texts only"
             error.param = part
-        error.message, param = with_own_field(error.message, error.param, call.body)
-        param = param or field_named_in(error.message, call.body)
+        param = error.param or field_named_in(error.message, call.body)
         public = call.model or self._exchange.record.endpoint
         error.message = with_public_name(error.message, self._target.model, public)
         error.param, error.value = param, value_at(call.body, param)
@@ -436,7 +434,8 @@ class Attempt:
             )
             cut = cut_calls(request.path, request.body)
             relay = Relay(stream, names_of(self._target), exchange.writer, self._observer, cut)
-            await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline)
+            silent_s = serving.settings.continuation.keep_alive_s
+            await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline, silent_s)
 
     async def _check_second_event(self, chunks: ContinuedStream) -> None:
         """Waits for the second event and raises the engine's error if it is one. The chunks can still be read.
@@ -618,14 +617,18 @@ class Relay:
         self._observer, self._takers = observer, observer.takers
         self._clock = asyncio.get_running_loop().time
         self._rest = b""
+        self._signing: asyncio.Future[None] | None = None
 
-    async def run(self, chunks: ContinuedStream, idle_s: float, deadline: float) -> None:
-        """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection."""
+    async def run(self, chunks: ContinuedStream, idle_s: float, deadline: float, silent_s: float) -> None:
+        """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection.
+
+        After each `silent_s` seconds without a chunk, while engines are lost or not, the client gets a sign of life.
+        """
         end = b""
         try:
             with malformed_answers():
-                with IdleTimeout(idle_s, deadline) as self._idle:
-                    chunks.survive(self._idle, lambda: self._stream.has_ended, self._keep_alive)
+                with IdleTimeout(idle_s, deadline, silent_s, self._show_life) as self._idle:
+                    chunks.survive(self._idle, lambda: self._stream.has_ended)
                     self._rest = self._translated(await chunks.each(self._pass_on))
                 if self._stream.failure is not None:
                     raise self._stream.failure
@@ -635,6 +638,8 @@ class Relay:
             end = self._stream.fail(error)
             self._writer.fail(error)
         finally:
+            if self._signing is not None:
+                self._signing.cancel()
             # A client may hang up at the terminal event, before the deployment's connection has ended.
             is_complete = self._stream.has_ended and self._writer.failure is None
             self._observer.streamed(self._clock(), in_order=is_complete)
@@ -653,9 +658,14 @@ class Relay:
         if record.sent_events is not None:
             record.sent_events += self._rest.count(b"\n\n")
 
-    async def _keep_alive(self) -> None:
+    def _show_life(self) -> None:
+        """Sends the client a sign of life, if it has read the last one."""
+        if self._stream.has_ended or (self._signing is not None and not self._signing.done()):
+            return
         if sign := self._stream.keep_alive:
-            await self._writer.keep_alive(self._names.renamed(sign, are_checked=False))
+            sending = self._writer.keep_alive(self._names.renamed(sign, are_checked=False))
+            if (unread := run_until_blocked(sending)) is not None:
+                self._signing = asyncio.ensure_future(unread)
 
     def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
         data = self._translated(chunk)

@@ -187,7 +187,7 @@ class RequestEnd(msgspec.Struct, frozen=True):
 
     `complete`: the client has a whole answer. `gone`: it closed the connection.
     `invalid`: the answer does not have the form that the request asked for. `moves` and `pause_s`: how often another
-    engine continued its stream, and how long that waited for it.
+    engine continued its stream, and the time between the tokens before and after.
     """
 
     status: int

@@ -155,7 +155,7 @@ class Row(NamedTuple):
     moves: int = 0
     """How often another engine continued the stream. `error` is the first engine's failure then."""
     pause_s: float = 0.0
-    """How long the stream waited for those."""
+    """How long it had no token: from the last one before those to the first one after."""
 
 
 class OverdueRequest(NamedTuple):

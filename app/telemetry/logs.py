@@ -161,9 +161,9 @@ class Record(msgspec.Struct):
     moves: int = 0
     """How often another engine has continued the stream."""
     pause_s: float = 0.0
-    """How long the client waited for those, in all."""
+    """How long the client had no token for want of an engine, in all: from the last one before to the first after."""
     pauses: tuple[tuple[float, float], ...] = ()
-    """When it began to wait, in seconds since the request's arrival, and for how long: the first `MOST_PAUSES`."""
+    """When that began, in seconds since the request's arrival, and how long it took: the first `MOST_PAUSES`."""
     text: str = ""
     """What is recorded of the request's text: `whole`, `redacted`, or "" for none."""
     usage: Usage | None = None
@@ -188,7 +188,7 @@ class Record(msgspec.Struct):
         self.endpoint, self.manages = endpoint, True
 
     def pause(self, seconds: float) -> None:
-        """Adds a wait of the client for another engine, which ends now."""
+        """Adds a time without an engine, which ends now."""
         self.pause_s += seconds
         if len(self.pauses) < MOST_PAUSES:
             self.pauses = (*self.pauses, (time.perf_counter() - seconds - self.started, seconds))

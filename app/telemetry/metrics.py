@@ -148,7 +148,7 @@ class RoutingMetrics:
         )
         self._pauses = Histogram(
             "switchyard_continuation_pause_seconds",
-            "The time from the loss of a stream's engine until another one continued the stream, or it ended",
+            "The time from a lost engine's last token to its successor's first one, or the stream's end",
             ("endpoint", "deployment"),
             registry=registry,
             buckets=_WAIT,

@@ -412,6 +412,34 @@ def test_a_stream_waits_for_a_replica_and_its_client_hears_of_it(rig: Continuing
     assert "\n\n".join(frame for frame in frames if frame not in signs) == undisturbed
 
 
+@each
+def test_the_client_of_a_silent_stream_hears_of_it_though_no_engine_is_known_to_be_lost(
+    rig: ContinuingRig, name: str
+) -> None:
+    undisturbed = plain(rig.text(name))
+    rig.change({"keep_alive_s": 0.1})
+    rig.engine.pause_s = 0.35
+    frames = plain(rig.text(name)).split("\n\n")
+    signs = [frame for frame in frames if f"{frame}\n\n".endswith(SIGNS.get(name, ": keep-alive\n\n"))]
+    assert len(signs) >= 2
+    assert "\n\n".join(frame for frame in frames if frame not in signs) == undisturbed
+
+
+def test_the_pause_is_what_the_client_sees_not_what_follows_the_detection(rig: ContinuingRig) -> None:
+    """A hung engine's connection is closed a second later."""
+    rig.change(endpoints={"chat": {**rig.config["endpoints"]["chat"], "ledger": "always"}})
+    rig.engine.fates = [Fate(2, pause_s=1.0)]
+    rig.text()
+    (row,) = rig.keeper.wait_for(rows=1)
+    assert 1.0 < row.item.pause_s <= row.item.itl_max_s
+    assert rig.metric("switchyard_continuation_pause_seconds_sum") == pytest.approx(row.item.pause_s, rel=1e-3)
+    wait_until(lambda: len(rig.router.state.requests.after(0)[1]) == 1)
+    (request,) = rig.router.state.requests.after(0)[1]
+    ((at, pause_s),) = request.pauses
+    assert request.first_byte_s is not None
+    assert request.first_byte_s <= at < at + pause_s < request.duration_s
+
+
 def test_a_stream_does_not_wait_longer_than_its_deployment_allows(rig: ContinuingRig) -> None:
     rig.change({"wait_s": 0.4})
     rig.engine.fates = [Fate(2), *[Fate(how="absent")] * 9]

@@ -7,7 +7,8 @@ import asyncio
 
 import pytest
 
-from app.aio import Callbacks, TimeLimit, run_in_background, within
+from app.aio import Callbacks, IdleTimeout, TimeLimit, run_in_background, within
+from app.errors import DeadlinePassed, TimedOut
 
 
 async def test_work_runs_while_the_block_runs_and_ends_with_it() -> None:
@@ -173,3 +174,35 @@ def test_a_task_that_is_cancelled_from_outside_stays_cancelled() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(run())
+
+
+async def test_a_silent_block_gives_a_sign_once_in_a_while_and_none_when_it_is_over() -> None:
+    signs: list[bool] = []
+    with IdleTimeout(100, _now() + 1000, 5, lambda: signs.append(True)) as idle:
+
+        async def looked(silent_s: float) -> int:
+            idle.last = _now() - silent_s
+            idle.due()
+            await asyncio.sleep(0)
+            return len(signs)
+
+        assert await looked(4) == 0
+        assert await looked(6) == 1
+        assert await looked(90) == 1, "the last sign is not that old"
+    with IdleTimeout(100, _now() + 1000, 5, lambda: signs.append(True)) as idle:
+        idle.last -= 6
+        idle.due()
+    await asyncio.sleep(0)
+    assert len(signs) == 1
+
+
+@pytest.mark.parametrize(("is_paused", "ended"), [(False, TimedOut), (True, DeadlinePassed)])
+async def test_a_block_that_is_paused_ends_at_its_deadline_alone(is_paused: bool, ended: type[Exception]) -> None:
+    async def run() -> None:
+        with IdleTimeout(0.01, _now() + 0.1) as idle:
+            if is_paused:
+                idle.pause()
+            await _forever()
+
+    with pytest.raises(ended):
+        await run()
