@@ -24,6 +24,7 @@
     │       └── ContextExceeded     4xx   the model's context is too short for the prompt, or it and the answer
     ├── UpstreamError               5xx   the deployment failed
     │   ├── Unavailable             503   no connection, no replica, or no capacity
+    │   │   ├── Queued              503   requests wait for a replica, and no more may
     │   │   ├── Unreachable         503   no connection could be made
     │   │   └── Unanswered          503   the connection ended before an answer
     │   ├── Broken                  502   a failed or incomplete response
@@ -336,6 +337,10 @@ class Unavailable(UpstreamError):
     @property
     def is_fault(self) -> bool:
         return self.retry_after is None
+
+
+class Queued(Unavailable):
+    """The ingress has no replica, and no room for another request that waits for one."""
 
 
 class Unreachable(Unavailable):

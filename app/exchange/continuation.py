@@ -17,12 +17,22 @@ import math
 import re
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Self
+from typing import Self, TypeGuard
 
-from app.aio import IdleTimeout
+from app.aio import IdleTimeout, TimeLimit
 from app.engine.answers import EventCheck
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in
-from app.errors import Broken, Incomplete, MalformedAnswer, Rejected, Unanswered, Unavailable, UpstreamError
+from app.errors import (
+    Broken,
+    Incomplete,
+    MalformedAnswer,
+    Queued,
+    Rejected,
+    TimedOut,
+    Unanswered,
+    Unavailable,
+    UpstreamError,
+)
 from app.exchange.exchange import Exchange
 from app.internal_api import (
     CONTINUATION_HEADER,
@@ -312,7 +322,8 @@ class ContinuedStream:
     async def _succeeded(self, lost: EngineLost) -> None:
         """Waits for a successor that has begun. Raises UpstreamError if none will.
 
-        The time that `wait_s` bounds begins anew with each engine that is lost, and with each that is there, but full.
+        The wait ends when a replica takes the stream, or after `wait_s`, wherever the call waits meanwhile. That time
+        begins anew with each engine that is lost, and with each that is there, but full.
         """
         loop, settings = asyncio.get_running_loop(), self._exchange.snapshot.config.deployments[self._target.name]
         wait_s, pause_s = settings.continuation.wait_s, FIRST_PAUSE_S
@@ -322,10 +333,10 @@ class ContinuedStream:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S, wait_s / 2)
             try:
-                await self._begin()
+                await self._begin(latest)
                 return
             except Unavailable as error:
-                if not error.is_fault:
+                if not (error.is_fault or isinstance(error, Queued)):
                     latest = loop.time() + wait_s
             except EngineLost as again:
                 lost = again
@@ -347,33 +358,73 @@ class ContinuedStream:
         if self._exchange.deaths > 1:
             raise lost.failure
 
-    async def _begin(self) -> None:
-        """Has a successor go on. Raises Unavailable if none does at the moment, EngineLost if it has died, Rejected."""
-        state, name, loop = self._exchange.state, self._target.name, asyncio.get_running_loop()
+    async def _begin(self, latest: float) -> None:
+        """Has a successor go on. Raises Unavailable if none takes the stream now, or until `latest`, where the ingress
+        has the call wait for one; EngineLost if it has died; Rejected; TimedOut if it has taken it, and says nothing.
+        """
+        delivered, loop = self._delivered, asyncio.get_running_loop()
+        self._had, sent_at, delivered.engine = len(delivered.tokens), loop.time(), ""
+        try:
+            with _Wait(latest, loop, delivered):
+                await self._check()
+                self._response = self._call(delivered)
+                await self._response.begin(events=False)
+            if not delivered.is_marked:
+                raise MalformedAnswer(MALFORMED_RESPONSE)
+        except (Unavailable, TimeoutError, TimedOut, Broken) as error:
+            if self._is_lost(error, sent_at):
+                raise EngineLost(error) from error
+            if delivered.engine and isinstance(error, TimedOut):
+                raise
+            self._response.close()
+            if isinstance(error, Unavailable):
+                raise
+            raise self._unavailable() from error
+
+    async def _check(self) -> None:
+        """Raises Unavailable where engines have died in turn, and a check of the deployment does not pass."""
+        state, name = self._exchange.state, self._target.name
         if state.fuse.is_blown(name):
             if not await state.health.confirmed(name, self._exchange.snapshot):
-                raise Unavailable(f"Deployment '{name}' is not available")
+                raise self._unavailable()
             state.fuse.reset(name)
-        self._had, sent_at, self._delivered.engine = len(self._delivered.tokens), loop.time(), ""
-        self._response = self._call(self._delivered)
-        try:
-            await self._response.begin(events=False)
-            if not self._delivered.is_marked:
-                raise MalformedAnswer(MALFORMED_RESPONSE)
-        except Unavailable as error:
-            # An engine names itself before it works: so soon after a death, one without a name is the dead one.
-            now, has_begun = loop.time(), bool(self._delivered.engine)
-            has_worked = now - sent_at > _GONE_S and now - self._lost_at > AT_ONCE_S
-            if isinstance(error, Unanswered) and (has_begun or has_worked):
-                raise EngineLost(error) from error
-            self._response.close()
-            raise
-        except Broken as error:
-            raise EngineLost(error) from error
+
+    def _is_lost(self, error: Exception, sent_at: float) -> TypeGuard[UpstreamError]:
+        """Whether an engine may have died of the call that was made at `sent_at`.
+
+        An engine names itself before it works. Without a name it is the dead one, so soon after a death; and where no
+        replica runs, whatever has ended the call is the ingress, at which it has waited.
+        """
+        if not isinstance(error, Broken | Unanswered):
+            return False
+        if self._delivered.engine:
+            return True
+        replicas = self._exchange.state.replicas()
+        if replicas is not None and replicas.lacks(self._target.app):
+            return False
+        now = asyncio.get_running_loop().time()
+        return isinstance(error, Broken) or (now - sent_at > _GONE_S and now - self._lost_at > AT_ONCE_S)
 
     def _failure(self, lost: EngineLost) -> UpstreamError:
         """The error of a stream that does not go on. A hand-over is no fault."""
-        return lost.failure or Unavailable(f"Deployment '{self._target.name}' is not available", retry_after=1)
+        return lost.failure or self._unavailable(retry_after=1)
+
+    def _unavailable(self, retry_after: float | None = None) -> Unavailable:
+        return Unavailable(f"Deployment '{self._target.name}' is not available", retry_after=retry_after)
+
+
+class _Wait(TimeLimit):
+    """Raises TimeoutError at `when` unless an engine has taken the stream."""
+
+    __slots__ = ("_delivered",)
+
+    def __init__(self, when: float, loop: asyncio.AbstractEventLoop, delivered: DeliveredStream) -> None:
+        super().__init__(when, loop)
+        self._delivered = delivered
+
+    def due(self) -> None:
+        if not self._delivered.engine:
+            self.pass_now()
 
 
 _WHY: Mapping[str, str] = {

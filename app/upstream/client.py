@@ -23,6 +23,7 @@ from app.errors import (
     Broken,
     Incomplete,
     MalformedAnswer,
+    Queued,
     Rejected,
     SwitchyardError,
     TimedOut,
@@ -48,7 +49,9 @@ _MAX_ERROR_BYTES = 64 * 1024
 
 _BACKPRESSURE = b"Request dropped due to backpressure"
 """How Ray Serve's answer begins, as plain text, when the queue of a replica is full (`max_queued_requests`), or that of
-its own proxy, where requests wait for a replica: numbers follow there. Busy counts as healthy."""
+its own proxy, where requests wait for a replica: `_NUMBERS` follow there. Busy counts as healthy."""
+
+_NUMBERS = b" ("
 
 
 class translated:
@@ -99,7 +102,8 @@ async def failed(response: Response, target: Target) -> SwitchyardError:
     if status in (401, 403):
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status == 503 and body.startswith(_BACKPRESSURE):
-        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
+        kind = Queued if body.startswith(_NUMBERS, len(_BACKPRESSURE)) else Unavailable
+        return kind(f"Deployment '{target.name}' is at capacity", retry_after=1)
     # Not the engine's own errors: the ingress has no replica, or the replica has closed the connection.
     if status >= 500 and (NO_SERVER_HEADER in response.headers or not response.media_type.endswith("json")):
         gone = {502: Unanswered, 503: Unreachable if NO_SERVER_HEADER in response.headers else Unavailable}
@@ -166,7 +170,7 @@ class ResponseStream:
 
     def __init__(
         self,
-        send: Callable[[], Awaitable[Response]],
+        send: Callable[[bool], Awaitable[Response]],
         target: Target,
         path: str,
         request: Mapping[str, Any] | None,
@@ -174,7 +178,8 @@ class ResponseStream:
         on_head: OnHead | None,
         groups: Groups | None = None,
     ) -> None:
-        """`request`: the body that `send` sends to `path`, if it is known."""
+        """`request`: the body that `send` sends to `path`, if it is known. `send` is told whether the response's head
+        is enough for it to return."""
         self._send, self._target, self._path, self._request = send, target, path, request
         self._first_byte_s, self._on_head, self._groups = first_byte_s, on_head, groups
         self._response: Response | None = None
@@ -182,15 +187,18 @@ class ResponseStream:
         """Groups that have been put back."""
 
     async def begin(self, *, events: bool = True, check: EventCheck | None = None) -> None:
-        """Sends the request and waits for the first event; without `events`, for the first chunk, or group.
+        """Sends the request and waits for the first event; without `events`, for the first chunk, or group, for which
+        the time begins with the response: the request may have waited for a replica.
 
         `check` is that of the events' reader, which learns what to expect, and need not parse the first one twice.
         Raises Rejected and UpstreamError: MalformedAnswer for anything but an event.
         """
         if check is not None and self._request is not None:
             check.expect(self._request)
-        with translated(self._target), within(self._first_byte_s):
-            self._response = response = await self._send()
+        with translated(self._target), within(self._first_byte_s) as limit:
+            self._response = response = await self._send(not events)
+            if not events:
+                limit.when = asyncio.get_running_loop().time() + self._first_byte_s
             if response.status != 200:
                 raise await failed(response, self._target)
             if self._on_head is not None:
@@ -411,6 +419,7 @@ class Upstream:
         context: Mapping[str, str],
         encode: Encode | None,
         tail: bytes = b"",
+        at_head: bool = False,
     ) -> Response:
         headers = {**target.headers, **context, "x-request-id": request_id}
         url, connect_s = target.url + path, timeouts.connect_s
@@ -423,7 +432,7 @@ class Upstream:
             else:
                 data = encoded(body, target) if encode is None else await encode(body, target)
             headers["content-type"] = "application/json"
-            send = partial(self._http.post, url, headers, data + tail if tail else data, connect_s)
+            send = partial(self._http.post, url, headers, data + tail if tail else data, connect_s, at_head)
         patience: _Patience | None = None
         while True:
             try:

@@ -293,9 +293,13 @@ class HttpClient:
         """Closes all connections at once."""
         self._pool.close()
 
-    def post(self, url: str, headers: Mapping[str, str], body: bytes, connect_s: float) -> Awaitable[Response]:
-        """Sends a POST once: a server may work on a request without answering it. Raises HttpError and ValueError."""
-        return self._followed("POST", url, headers, body, connect_s)
+    def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, connect_s: float, at_head: bool = False
+    ) -> Awaitable[Response]:
+        """Sends a POST once: a server may work on a request without answering it. Raises HttpError and ValueError.
+
+        `at_head`: returns the response once its head is there, not when there is something to read."""
+        return self._followed("POST", url, headers, body, connect_s, at_head)
 
     async def get(self, url: str, headers: Mapping[str, str], connect_s: float) -> Response:
         """Sends a GET, again if an idle connection turns out to be closed. Raises HttpError and ValueError."""
@@ -305,11 +309,17 @@ class HttpClient:
             return await self._followed("GET", url, headers, None, connect_s)
 
     async def _followed(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, connect_s: float
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        connect_s: float,
+        at_head: bool = False,
     ) -> Response:
         for _ in range(_MOST_REDIRECTS):
             at = place(url)
-            response = await self._sent(method, at, headers, body, connect_s)
+            response = await self._sent(method, at, headers, body, connect_s, at_head)
             if response.status not in _REDIRECTS or (location := response.headers.get("location")) is None:
                 return response
             response.close()
@@ -319,13 +329,19 @@ class HttpClient:
         raise Malformed("The server redirects in circles")
 
     async def _sent(
-        self, method: str, at: ParsedUrl, headers: Mapping[str, str], body: bytes | None, connect_s: float
+        self,
+        method: str,
+        at: ParsedUrl,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        connect_s: float,
+        at_head: bool,
     ) -> Response:
         head = at.head(method, headers, None if body is None else len(body))
         connection = self._pool.idle(at.origin) or await self._pool.connected(at.origin, connect_s)
         try:
             connection.send(head, body or b"")
-            await connection.wait_for_response()
+            await (connection.wait_for_head() if at_head else connection.wait_for_response())
         except BaseException:
             self._pool.release(at.origin, connection)
             raise

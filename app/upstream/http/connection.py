@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._failure: tuple[type[HttpError], str] | None = None
         self._unsent: memoryview | None = None
         self._may_write = True
-        self._is_paused = False
+        self._is_paused = self._wants_head = False
         self._begin()
         self._is_complete = True
 
@@ -117,6 +117,16 @@ class Connection(asyncio.Protocol):
         without them there is nothing to do. Raises HttpError if there is no head."""
         while not (self._has_head and (self._chunks or self._is_complete or self._failure is not None)):
             await self._arrival()
+
+    async def wait_for_head(self) -> None:
+        """Waits for the final response's `status` and `headers` alone: they tell that somebody works on the request.
+        Raises HttpError without them."""
+        self._wants_head = True
+        try:
+            while not self._has_head:
+                await self._arrival()
+        finally:
+            self._wants_head = False
 
     async def read(self, most: int | None = None) -> bytes:
         """The next bytes of the body, as soon as there are any, `most` at a time; b"" after its end.
@@ -230,7 +240,7 @@ class Connection(asyncio.Protocol):
             elif self._take is not None and self._chunks and not self._is_complete:
                 self._hand_over(self._take)
                 return
-        if self._chunks or self._is_complete or self._failure is not None:
+        if self._chunks or self._is_complete or self._failure is not None or self._wants_head:
             self._wake()
 
     def _hand_over(self, take: Take) -> None:

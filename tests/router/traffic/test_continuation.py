@@ -27,7 +27,7 @@ from app.internal_api import (
     NO_WAIT_HEADER,
     REPLICA_HEADER,
 )
-from app.routing.resilience import FAULTS_IN_A_ROW, RESERVE, Fuse
+from app.routing.resilience import AT_ONCE_S, FAULTS_IN_A_ROW, RESERVE, Fuse
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.clients.conversations import TOOL
@@ -410,6 +410,68 @@ def test_a_stream_waits_for_a_replica_and_its_client_hears_of_it(rig: Continuing
     signs = [frame for frame in frames if f"{frame}\n\n".endswith(SIGNS.get(name, ": keep-alive\n\n"))]
     assert len(signs) >= 3
     assert "\n\n".join(frame for frame in frames if frame not in signs) == undisturbed
+
+
+NOT_THERE: Mapping[str, tuple[dict[str, float], list[Fate]]] = {
+    "refused": ({}, [Fate(how="absent")] * 99),
+    "held": ({}, [Fate(how="held", pause_s=60)] * 99),
+    "held for longer than an answer may take": ({"first_byte_s": 0.4}, [Fate(how="held", pause_s=60)] * 99),
+    "held, then lost": ({}, [Fate(how="dying", pause_s=0.4)] * 99),
+    "without room to wait": ({}, [Fate(how="queued")] * 99),
+    "by turns": (
+        {"first_byte_s": 0.4},
+        [Fate(how="held", pause_s=60), Fate(how="dying"), Fate(how="queued"), Fate(how="absent")] * 9,
+    ),
+}
+"""What an ingress does without a replica, and the timeouts."""
+
+
+def no_replica(rig: ContinuingRig) -> None:
+    """The control plane knows that blue's only replica is gone."""
+    starting = Replicas({"blue": {"STARTING": 1}}, {})
+    rig.router.state.replicas = lambda: starting
+
+
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_a_stream_waits_as_long_as_its_deployment_says_wherever_its_call_waits(rig: ContinuingRig, name: str) -> None:
+    timeouts, fates = NOT_THERE[name]
+    no_replica(rig)
+    rig.change({"wait_s": 2.5, "keep_alive_s": 0.5}, timeouts=timeouts)
+    rig.engine.fates = [Fate(2), *fates]
+    began = time.monotonic()
+    text = rig.text()
+    assert 1.4 < time.monotonic() - began < 4.5
+    assert "ended its response before it was complete" in text
+    assert text.count(": keep-alive\n\n") >= 2
+    rig.engine.fates = []
+    assert rig.ask().status_code == 200, "the body is not refused"
+
+
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_a_stream_goes_on_when_there_is_a_replica_wherever_its_call_waited(rig: ContinuingRig, name: str) -> None:
+    timeouts, fates = NOT_THERE[name]
+    undisturbed = plain(rig.text())
+    no_replica(rig)
+    rig.change({"wait_s": 30}, timeouts=timeouts)
+    rig.engine.fates = [Fate(2), *([Fate(how="held", pause_s=0.8)] if name == "held" else fates[:3])]
+    assert plain(rig.text()) == undisturbed
+
+
+def test_a_call_that_the_ingress_loses_while_no_replica_runs_is_no_death(rig: ContinuingRig) -> None:
+    """However long ago the engine has died."""
+    undisturbed = plain(rig.text())
+    no_replica(rig)
+    rig.change({"wait_s": 30})
+    rig.engine.fates = [Fate(2), Fate(how="dying", pause_s=AT_ONCE_S + 0.2)]
+    assert plain(rig.text()) == undisturbed
+
+
+def test_a_replica_that_has_taken_a_stream_is_given_the_time_of_any_answer(rig: ContinuingRig) -> None:
+    """Not what is left of the wait: it may have a long prompt to compute."""
+    undisturbed = plain(rig.text())
+    rig.change({"wait_s": 0.5}, timeouts={"first_byte_s": 1.5})
+    rig.engine.fates = [Fate(2), Fate(how="held", pause_s=0.3), Fate(0, "handover", pause_s=1.3)]
+    assert plain(rig.text()) == undisturbed
 
 
 @each

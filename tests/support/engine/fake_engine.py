@@ -244,6 +244,13 @@ class FakeEngine:
         groups = grouped(b"".join(parts))
         ids = [id for group in groups for id in group.ids]
         fate = self.fates.pop(0) if self.fates else None
+        if fate is not None and fate.how == "held":
+            await asyncio.sleep(fate.pause_s)
+            fate = self.fates.pop(0) if self.fates else None
+        if fate is not None and fate.how == "queued":
+            return Response(
+                "Request dropped due to backpressure (num_queued_requests=64, max_queued_requests=64).", 503
+            )
         if fate is not None and fate.how == "busy":
             return refuse(503, "at capacity")({})
         if fate is not None and fate.how == "absent":

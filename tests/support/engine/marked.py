@@ -64,13 +64,25 @@ class Fate:
     engine that has died; `handover`: it hands the stream over; `none`: it cannot be continued from here on; `silence`:
     nothing more comes; `busy`: it does not begin, for want of room; `absent`: there is no replica; `refused`: it does
     not take the continuation; `dying`: it takes the request, and its connection ends without an answer, as that of one
-    that died before. `pause_s`: seconds before that.
+    that died before. Or there is no replica, and the ingress's own proxy: `held`, has the request wait for one, which
+    comes then; `queued`, has no room for it. `pause_s`: seconds before that.
     """
 
     after: int = 0
-    how: Literal["closed", "half", "error", "handover", "none", "silence", "busy", "absent", "refused", "dying"] = (
-        "closed"
-    )
+    how: Literal[
+        "closed",
+        "half",
+        "error",
+        "handover",
+        "none",
+        "silence",
+        "busy",
+        "absent",
+        "refused",
+        "dying",
+        "held",
+        "queued",
+    ] = "closed"
     pause_s: float = 0.0
     of: int | None = None
     """The engine's number, where several streams have the same: otherwise each has an engine of its own."""

@@ -8,7 +8,17 @@ from contextlib import closing
 import pytest
 
 from app.config.schema import Timeouts
-from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut, Unanswered, Unavailable, Unreachable
+from app.errors import (
+    Broken,
+    Incomplete,
+    Queued,
+    Rejected,
+    SwitchyardError,
+    TimedOut,
+    Unanswered,
+    Unavailable,
+    Unreachable,
+)
 from app.exchange.continuation import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED
 from app.upstream.client import Upstream
@@ -108,7 +118,7 @@ async def test_the_request_has_the_targets_model_and_key(upstream: Upstream) -> 
         (whole(502, b"<html>", media_type="text/html"), Unanswered, "is not available"),
         (whole(503, b"{}"), Unavailable, "at capacity"),
         (whole(503, b"Request dropped due to backpressure", media_type="text/plain"), Unavailable, "at capacity"),
-        (whole(503, str(BackPressureError(1, 1)).encode(), media_type="text/plain"), Unavailable, "at capacity"),
+        (whole(503, str(BackPressureError(1, 1)).encode(), media_type="text/plain"), Queued, "at capacity"),
         (whole(503, b"{}", "x-switchyard-no-server: 1"), Unreachable, "is not available"),
     ],
 )

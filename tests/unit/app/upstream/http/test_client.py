@@ -68,6 +68,26 @@ async def end_the_second(server: Server, reader: asyncio.StreamReader, writer: a
     await server.request(reader)
 
 
+async def test_a_response_without_a_body_yet_is_there_for_those_who_wait_for_its_head(client: HttpClient) -> None:
+    goes_on = asyncio.Event()
+
+    async def slow(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await server.request(reader)
+            writer.write(OK[:-2])
+            await goes_on.wait()
+            writer.write(OK[-2:])
+
+    async with serving(slow) as server:
+        response = await client.post(server.url, {"content-type": "application/json"}, b"{}", WITHIN_S, at_head=True)
+        assert response.status == 200
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(post(client, server.url), 0.1)
+        goes_on.set()
+        assert await whole(response) == b"{}"
+        assert await whole(await post(client, server.url)) == b"{}", "the connection is as good as new"
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_requests_one_after_the_other_share_a_connection(client: HttpClient, host: str) -> None:
     async with serving(answer, host=host) as server:
