@@ -7,6 +7,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,6 @@ from app.experiments.analysis.cells import (
     SubgroupCells,
     UnitTable,
     bands_of,
-    events_of,
     within,
 )
 from app.experiments.analysis.feedback import MaturedExposures
@@ -273,6 +273,22 @@ class UnitHistory:
 
 AnyEstimate = Estimate | QuantileEstimate
 
+
+class SubgroupLook(NamedTuple):
+    """The looks at a subgroup and at all other units, with what the requests without a value allow for in each."""
+
+    subgroup: Subgroup
+    place: int
+    """In the order in which subgroups came."""
+    inside: Estimate
+    outside: Estimate
+    slack: Slack
+    slack_outside: Slack
+
+
+_Part = tuple[Estimate | None, Floats]
+"""A look, and n, x and d of control's and the treatment's requests."""
+
 _SAMPLED_REQUESTS = 50_000
 """The number of requests kept one by one where requests are the units: A/A runs draw their arms again."""
 
@@ -335,12 +351,15 @@ class SufficientStatistics:
         block = _block(rows.unit, stratum, placed.arm, values)
         if self._first is not None:
             self._first.add(rows)
-        self._subgroups.add(rows, placed, block)
+        nothing = np.zeros(len(rows), np.bool_)
+        missing = np.stack([nothing if known is None else known.missing for known in values], axis=1)
+        self._subgroups.add(rows, placed, block, missing)
         self.requests += np.bincount(placed.arm, minlength=len(self.requests))
         self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
         self._extend_range(values)
-        self._count_missing(values, placed.arm)
+        for arm in range(self._missing.shape[1]):
+            self._missing[:, arm] += missing[placed.arm == arm].sum(axis=0)
         np.add.at(self._per_stratum.values, stratum, 1.0)
         self._totals.add(block)
         self._cells.add(block)
@@ -391,11 +410,6 @@ class SufficientStatistics:
         sizes = self._first.sizes(units)[:, None]
         sizes = np.nan_to_num(sizes - np.nanmean(sizes)) if np.isfinite(sizes).any() else np.zeros_like(sizes)
         return sizes if values is None else np.hstack([values, sizes])
-
-    def _count_missing(self, values: Sequence[Values | None], arm: NDArray[np.int8]) -> None:
-        for column, known in enumerate(values):
-            if known is not None:
-                self._missing[column] += np.bincount(arm[known.missing], minlength=self._missing.shape[1])
 
     def _extend_range(self, values: Sequence[Values | None]) -> None:
         for column, known in enumerate(values):
@@ -476,24 +490,54 @@ class SufficientStatistics:
         cold = self._cold_totals.sums if without_cold else None
         return look_of_requests(self._totals.moments(column, *strata, treatment, cold), _scale(self.measures[column]))
 
-    def looks_of_subgroups(
-        self, column: int, treatment: int
-    ) -> Iterator[tuple[Subgroup, Estimate | None, Estimate | None]]:
-        """A measure of a treatment against control in each subgroup, and in all other units. Not for quantiles."""
-        measure = self.measures[column]
-        scale = _scale(measure)
+    def looks_of_subgroups(self, column: int, treatment: int) -> Iterator[SubgroupLook]:
+        """A measure of a treatment against control in each subgroup, and in all other units, of those with enough
+        units. Not for quantiles.
+        """
+        places, missing = self._subgroups.places(), self._subgroups.missing(column, treatment)
+        for subgroup, *parts in self._split(column, treatment):
+            if self.measures[column].kind == "proportion" and min(sums[1].min() for _, sums in parts) < FEW:
+                continue
+            (inside, inside_sums), (outside, outside_sums) = parts
+            if inside is not None and outside is not None and inside.enough and outside.enough:
+                slacks = (
+                    self._slack_between_arms(column, sums, lacking)
+                    for sums, lacking in zip((inside_sums, outside_sums), missing[subgroup], strict=True)
+                )
+                yield SubgroupLook(subgroup, places[subgroup], inside, outside, *slacks)
+
+    def _split(self, column: int, treatment: int) -> Iterator[tuple[Subgroup, _Part, _Part]]:
+        """The looks at each subgroup and at all other units."""
+        scale = _scale(self.measures[column])
         if not self._returning:
-            for subgroup, inside, outside in self._subgroups.split_moments(column, treatment, self._arms.weights):
-                if measure.kind != "proportion" or min(inside.x.sum(0).min(), outside.x.sum(0).min()) >= FEW:
-                    yield subgroup, look_of_requests(inside, scale), look_of_requests(outside, scale)
+            for subgroup, *moments in self._subgroups.split_moments(column, treatment, self._arms.weights):
+                first, second = (
+                    (look_of_requests(part, scale), np.stack([part.n.sum(0), part.x.sum(0), part.d.sum(0)]))
+                    for part in moments
+                )
+                yield subgroup, first, second
             return
         lines = self._cells.lines(column, self._compared(treatment).codes, treatment)
         codes = self._cells.line_codes(lines, self._subgroups.codes)
         declared = None if self._codes is None else self._cells.line_codes(lines, self._codes)
         for subgroup, *parts in self._subgroups.split_lines(lines, codes, declared):
-            if measure.kind != "proportion" or min(events for part in parts for events in events_of(part)) >= FEW:
-                within_, others = (look(part, scale) if len(part.unit) else None for part in parts)
-                yield subgroup, within_, others
+            first, second = (
+                (
+                    look(part, scale) if len(part.unit) else None,
+                    np.array([np.bincount(part.arm, of, 2) for of in (part.n, part.x, part.d)], np.float64),
+                )
+                for part in parts
+            )
+            yield subgroup, first, second
+
+    def _slack_between_arms(self, column: int, sums: Floats, missing: Floats) -> Slack:
+        """`sums`: n, x and d of the requests of control and the treatment; `missing`: how many lack a value."""
+        lacking = np.ceil(missing * self._cells.share if self._returning else missing)
+        control, treated = (
+            self._reach_of(column, float(n), float(x), float(d), int(of_arm), 0.0)
+            for n, x, d, of_arm in zip(*sums, lacking, strict=True)
+        )
+        return Slack(treated.down + control.up, treated.up + control.down)
 
     def design_effect(self, column: int, treatment: int, clustered: AnyEstimate) -> float | None:
         """The clustered variance by the unclustered one; None where requests are the units. `clustered` is the look."""
@@ -557,16 +601,26 @@ class SufficientStatistics:
     def _reach(self, column: int, arm: int, missing: int, longest: float) -> Slack:
         n, x, d = self.sums(column, arm)
         measure = self.measures[column]
+        if measure.kind == "quantile" and missing and n:
+            raw, (x_least, x_most) = self._raw[measure.metric].of_arm(arm), self._range(column, longest)
+            return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, x_least, x_most)
+        return self._reach_of(column, n, x, d, missing, longest)
+
+    def _range(self, column: int, longest: float) -> tuple[float, float]:
+        """The least and the largest numerator that a request without a value may have."""
+        measure = self.measures[column]
+        if measure.kind == "proportion":
+            return 0.0, 1.0
+        most = float(self._most[0, column])
+        if measure.metric in LATENCIES and longest:
+            most = max(most, math.log(longest) if measure.on_logarithms else longest)
+        return float(self._least[0, column]), most
+
+    def _reach_of(self, column: int, n: float, x: float, d: float, missing: int, longest: float) -> Slack:
+        measure = self.measures[column]
         if not missing or measure.feedback or not n:
             return NO_SLACK
-        (x_least, d_least), (x_most, d_most) = self._least[:, column], self._most[:, column]
-        if measure.metric in LATENCIES and longest:
-            x_most = max(x_most, math.log(longest) if measure.on_logarithms else longest)
-        elif measure.kind == "proportion":
-            x_least, x_most = 0.0, 1.0
-        if measure.kind == "quantile":
-            raw = self._raw[measure.metric].of_arm(arm)
-            return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, x_least, x_most)
+        (x_least, x_most), d_least, d_most = self._range(column, longest), self._least[1, column], self._most[1, column]
         low, high = (x + missing * x_least) / (d + missing * d_most), (x + missing * x_most) / (d + missing * d_least)
         return _slack_between(measure, low, x / d, high)
 

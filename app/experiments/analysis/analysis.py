@@ -21,10 +21,10 @@ import numpy as np
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.analysis import monitoring
-from app.experiments.analysis.aggregates import SufficientStatistics
+from app.experiments.analysis.aggregates import SubgroupLook, SufficientStatistics
 from app.experiments.analysis.arms import ArmAssignment, Arms, Arrivals
 from app.experiments.analysis.arrays import Mask
-from app.experiments.analysis.cells import Subgroup, value_name
+from app.experiments.analysis.cells import value_name
 from app.experiments.analysis.comparing import MetricComparison, effect_of, planned
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.feedback import Match, PendingFeedback
@@ -41,8 +41,8 @@ from app.experiments.contract.report import (
     SubgroupEffect,
     Subgroups,
 )
-from app.experiments.statistics.look import Estimate
-from app.experiments.statistics.planner import e_bh, levels
+from app.experiments.statistics.look import Estimate, Slack
+from app.experiments.statistics.planner import e_bh, levels, weight_of_place
 from app.experiments.statistics.sequences import confidence_sequence, effect_size, ln_e_mix
 from app.experiments.storage.columns import OverdueColumns, RowColumns, StartColumns, Tables, router_hash
 from app.exposures.wire import FeedbackItem, Flag
@@ -56,7 +56,9 @@ class SubgroupWatch:
 
     Both are estimates from different units, so that their difference is a look like any other: whenever one looks, its
     e-value is one. e-BH selects among all of them, and the intervals of effects share alpha, so nothing here is said
-    more often wrongly for being one of many.
+    more often wrongly for being one of many. New subgroups may come at any time; each has the weight of its place.
+
+    Where no verdict counts, nothing is said. What requests without a value allow for is a part of every interval.
 
     `alpha`: that of the experiment. `names`: those of the records' codes.
     """
@@ -79,37 +81,37 @@ class SubgroupWatch:
         if collected.unknown.any():  # any of them may belong to any subgroup
             return
         groups = [
-            (comparing, subgroup, inside, outside)
+            (comparing, _with_scores(comparing, look))
             for comparing in self._comparing
-            for subgroup, inside, outside in collected.looks_of_subgroups(comparing.column, comparing.treatment)
-            if inside is not None and outside is not None and inside.enough and outside.enough
+            for look in collected.looks_of_subgroups(comparing.column, comparing.treatment)
         ]
-        evidence = [
-            float(ln_e_mix(*_difference(inside, outside), effect=comparison.delta, alpha=self._alpha))
-            for comparison, _, inside, outside in groups
-        ]
-        kept, level = set(e_bh(evidence, self._alpha)), levels(evidence, self._alpha)
+        evidence = [self._evidence(*group) for group in groups]
+        weights = [weight_of_place(look.place) / len(self._comparing) for _, look in groups]
+        kept, level = set(e_bh(evidence, self._alpha, weights)), levels(evidence, self._alpha, weights)
         self._effects = [
-            self._effect(*group, evidence[number], level[number], len(groups), differs=number in kept)
+            self._effect(*group, evidence[number], level[number], weights[number], differs=number in kept)
             for number, group in enumerate(groups)
         ]
+
+    def _evidence(self, comparing: MetricComparison, look: SubgroupLook) -> float:
+        est, se, nu = _difference(look.inside, look.outside)
+        return float(ln_e_mix(_apart(look).shrink(est), se, nu, effect=comparing.delta, alpha=self._alpha))
 
     def _effect(
         self,
         comparing: MetricComparison,
-        subgroup: Subgroup,
-        inside: Estimate,
-        outside: Estimate,
+        look: SubgroupLook,
         ln_e: float,
         level: float,
-        tests: int,
+        weight: float,
         *,
         differs: bool,
     ) -> SubgroupEffect:
         measure, delta, alpha = comparing.measure, comparing.delta, self._alpha
-        own = inside.interval(effect=delta, alpha=alpha, level=alpha / tests)
-        est, se, nu = _difference(inside, outside)
-        apart = confidence_sequence(est, se, nu, effect=delta, alpha=alpha, level=level)
+        subgroup, inside = look.subgroup, look.inside
+        own = inside.interval(effect=delta, alpha=alpha, level=alpha * weight, slack=look.slack)
+        est, se, nu = _difference(inside, look.outside)
+        apart = _apart(look).widen(confidence_sequence(est, se, nu, effect=delta, alpha=alpha, level=level))
         return SubgroupEffect(
             attribute=subgroup.attribute,
             name=value_name(subgroup.attribute, subgroup.value, self._names),
@@ -123,16 +125,28 @@ class SubgroupWatch:
             differs=differs,
         )
 
-    def report(self, version: int) -> Subgroups | None:
-        """The latest look. `version`: that of the data."""
+    def report(self, version: int, silent: Callable[[MetricComparison], bool]) -> Subgroups | None:
+        """The latest look. `version`: that of the data. `silent`: of which comparisons nothing is said."""
         if self.looked_version < 0:
             return None
+        untold = {(comparing.measure.key, comparing.names[1]) for comparing in self._comparing if silent(comparing)}
         return Subgroups(
             looked_at=self.looked_at,
             outdated=self.looked_version < version,
             alpha=self._alpha,
-            effects=self._effects,
+            effects=[effect for effect in self._effects if (effect.metric, effect.treatment) not in untold],
         )
+
+
+def _with_scores(comparing: MetricComparison, look: SubgroupLook) -> SubgroupLook:
+    """Of scores, those that one arm gets in excess may all be of one subgroup's units."""
+    slack = comparing.known.slack_of_missing
+    return look._replace(slack=slack, slack_outside=slack) if comparing.measure.feedback else look
+
+
+def _apart(look: SubgroupLook) -> Slack:
+    """What requests without a value allow for in the difference of both effects."""
+    return Slack(look.slack.down + look.slack_outside.up, look.slack.up + look.slack_outside.down)
 
 
 def _difference(inside: Estimate, outside: Estimate) -> tuple[float, float, float]:
@@ -475,11 +489,15 @@ class Analysis:
             self._watched,
             self._feedback,
             self._comparing,
-            self._subgroups.report(self._version),
+            self._subgroups.report(self._version, self._is_silent),
             self._version,
             now,
             with_values=with_values,
         )
+
+    def _is_silent(self, comparing: MetricComparison) -> bool:
+        """Whether no verdict on a measure counts, or units are known to make different numbers of requests."""
+        return bool(self._watched.returns or self._watched.invalidates(comparing.column, comparing.treatment))
 
     def update(self, config: Config) -> None:
         """Takes a new configuration of the same run (`same_run`): its state and what reports show of it."""

@@ -348,6 +348,11 @@ class UnitTable:
         return UnitSums(unit, stratum, arm, n.astype(np.float64), x, d), self._units.keys[units]
 
     @property
+    def strata(self) -> int:
+        """One more than the largest recorded stratum."""
+        return int(self._stratum.values.max(initial=-1)) + 1
+
+    @property
     def share(self) -> float:
         """The share of units that is kept."""
         return 0.5**self._bits
@@ -521,20 +526,71 @@ class SubgroupCells:
     def __init__(self, measures: int, arms: int, *, returning: bool) -> None:
         self._strata = Strata(ATTRIBUTES)
         self._first = FirstSeen(1) if returning else None
+        self._begins = Growing(np.float64)
+        """The time of each recorded stratum's first request."""
         self._requests = Growing(np.float64)
         self._totals = ArmMoments(measures, arms)
         """Where every request is a unit."""
+        self._missing: UnitTable | Growing[np.int64] = (
+            UnitTable(measures) if returning else Growing(np.int64, measures, arms)
+        )
+        """Requests that lack a value: n of each unit's lines, or counts by recorded stratum."""
 
-    def add(self, rows: RowColumns, placed: ArmAssignment, block: CellBlock) -> None:
-        """Analysed requests, in any order."""
+    def add(self, rows: RowColumns, placed: ArmAssignment, block: CellBlock, missing: NDArray[np.bool_]) -> None:
+        """Analysed requests, in any order. `missing`: which lack each measure's value, shape (requests, measures)."""
+        nowhere = np.zeros(len(rows), np.int32)
+        stratum = self._strata.of(rows, nowhere if self._first is not None else placed.weights)
+        self._follow(stratum, rows.at)
+        lacking = np.asarray(missing.any(axis=1), np.bool_)
         if self._first is not None:
-            nowhere = np.zeros(len(rows), np.int32)
-            self._first.add(rows.unit, rows.at, self._strata.of(rows, nowhere), np.zeros(len(rows), np.int8))
+            self._first.add(rows.unit, rows.at, stratum, np.zeros(len(rows), np.int8))
+        else:
+            self._requests.resize(len(self._strata))
+            np.add.at(self._requests.values, stratum, 1.0)
+            self._totals.add(block._replace(stratum=stratum))
+        if isinstance(self._missing, UnitTable):
+            if lacking.any():
+                n = missing[lacking].astype(np.float64)
+                self._missing.add(block.take(lacking)._replace(n=n, x=np.zeros_like(n), d=np.zeros_like(n)))
             return
-        stratum = self._strata.of(rows, placed.weights)
-        self._requests.resize(len(self._strata))
-        np.add.at(self._requests.values, stratum, 1.0)
-        self._totals.add(block._replace(stratum=stratum))
+        self._missing.resize(len(self._strata))
+        for column in np.flatnonzero(missing.any(axis=0)).tolist():
+            np.add.at(self._missing.values[:, column], (stratum, placed.arm), missing[:, column])
+
+    def _follow(self, stratum: I32, at: Floats) -> None:
+        before = len(self._begins)
+        self._begins.resize(len(self._strata))
+        self._begins.values[before:] = np.inf
+        np.minimum.at(self._begins.values, stratum, at)
+
+    def places(self) -> dict[Subgroup, int]:
+        """The places of all subgroups, from 0 on, in the order in which they came: later ones change none."""
+        begins = {
+            Subgroup(attribute, value): float(self._begins.values[value_of == value].min())
+            for attribute in ATTRIBUTES
+            for value_of in [self._strata.values(attribute)]
+            for value in np.unique(value_of).tolist()
+        }
+        order = sorted(begins, key=lambda subgroup: (begins[subgroup], ATTRIBUTES.index(subgroup.attribute), subgroup))
+        return {subgroup: place for place, subgroup in enumerate(order)}
+
+    def missing(self, column: int, treatment: int) -> dict[Subgroup, tuple[Floats, Floats]]:
+        """How many requests of control and the treatment lack a value, in each subgroup and in all other units. One
+        whose unit's subgroup is not known may be in either.
+        """
+        counts, unknown = np.zeros((len(self._strata), 2)), np.zeros(2)
+        if isinstance(self._missing, UnitTable):
+            lines = self._missing.lines(column, np.zeros(self._missing.strata, np.int32), treatment)
+            codes = self._missing.line_codes(lines, self.codes)
+            known = codes >= 0
+            np.add.at(counts, (codes[known], lines.arm[known]), lines.n[known] / self._missing.share)
+            unknown = np.bincount(lines.arm[~known], lines.n[~known], 2) / self._missing.share
+        else:
+            counts += self._missing.values[:, column, [0, treatment]]
+        return {
+            subgroup: (counts[inside].sum(axis=0) + unknown, counts[~inside].sum(axis=0) + unknown)
+            for subgroup, inside in self._each()
+        }
 
     def codes(self, units: Hashes) -> I32:
         """The recorded stratum of each unit's first request; -1 where that is not known."""
@@ -566,11 +622,6 @@ class SubgroupCells:
             if len(values := np.unique(value_of).tolist()) > 1:
                 for value in values:
                     yield Subgroup(attribute, value), value_of == value
-
-
-def events_of(lines: UnitSums) -> Sequence[float]:
-    """The sums of the numerators, of control and the treatment."""
-    return [float(lines.x[lines.arm == arm].sum()) for arm in (0, 1)]
 
 
 def _taken(lines: UnitSums, which: NDArray[np.bool_], declared: I32 | None) -> UnitSums:

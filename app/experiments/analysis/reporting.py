@@ -159,11 +159,13 @@ def details(report: Report, alpha: float, units: str) -> list[str]:
         (f"{comparison.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(comparison)
         for comparison in report.primary
     ]
-    if any(
-        _is_bounded(comparison.event_test or comparison.effect) and comparison.verdict not in _UNKNOWN
-        for comparison in report.primary
-    ):
-        effects[-1] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
+    certain = [
+        number
+        for number, comparison in enumerate(report.primary)
+        if comparison.counts and _is_bounded(comparison.event_test or comparison.effect)
+    ]
+    if certain:
+        effects[certain[-1]] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
     watched = f"{_guardrails(report)} {_split(report)}"
     if report.incomplete:
         watched = "The ledger is incomplete: of guardrails and the split, only a part is known."

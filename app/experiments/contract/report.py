@@ -108,6 +108,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return self.withheld or self.verdict
 
     @property
+    def counts(self) -> bool:
+        """Whether its interval covers the true effect, as certainly as it says: nothing else could explain it."""
+        return self.verdict != "invalid" and not self.doubt
+
+    @property
     def key(self) -> str:
         """The key in the journal: the metric and the treatment."""
         return f"{self.metric} {self.treatment}"

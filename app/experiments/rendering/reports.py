@@ -213,12 +213,13 @@ def _columns(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 def _certainty(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """What the intervals are: those of secondary metrics are selected by e-BH, and so are their levels."""
-    primary = {comparison.alpha for comparison in comparisons if comparison.role == "primary"}
-    secondary = {comparison.alpha for comparison in comparisons if comparison.role == "secondary"}
+    every = [comparison for comparison in comparisons if comparison.role == "primary"]
+    primary = [comparison for comparison in every if comparison.counts]
     if primary:
-        levels = " or ".join(f"{100 * (1 - alpha):.4g} %" for alpha in sorted(primary))
-        yield f"Each primary interval covers at all times at once, with {levels} certainty."
-    if secondary:
+        whose = "" if len(primary) == len(every) else f", of {_listed([comparison.metric for comparison in primary])},"
+        levels = " or ".join(f"{100 * (1 - alpha):.4g} %" for alpha in sorted({each.alpha for each in primary}))
+        yield f"Each primary interval{whose} covers at all times at once, with {levels} certainty."
+    if any(comparison.counts for comparison in comparisons if comparison.role == "secondary"):
         yield (
             "Secondary intervals are as wide as their number demands: if nothing differs, the chance that any ever "
             "excludes 0 is at most `alpha`; of those that do, at most that share misses the true effect in the mean."
@@ -313,8 +314,9 @@ def _subgroups(report: Report) -> Iterator[Block]:
     yield Paragraph(
         [
             "Units belong to the subgroup of their first request. All changes hold together, with "
-            f"{100 * (1 - subgroups.alpha):g} % certainty. A difference from all others is named if its interval "
-            f"excludes 0: of those that are, at most {100 * subgroups.alpha:g} % are wrong in the mean."
+            f"{100 * (1 - subgroups.alpha):g} % certainty, if requests without a value had any of those seen. A "
+            "difference from all others is named if its interval excludes 0: of those that are, at most "
+            f"{100 * subgroups.alpha:g} % are wrong in the mean."
         ]
     )
 

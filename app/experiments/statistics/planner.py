@@ -81,21 +81,41 @@ class PeekedTest:
 # e-values of m / (level k) each, so that the mean of all m, which is an e-process too, is at least 1 / level.
 
 
-def e_bh(ln_e_values: Sequence[float], level: float) -> list[int]:
-    """The indexes that are kept, rising. `ln_e_values` are logarithms of e-values; `level` the false discovery rate.
+#
+# Equal weights of 1 / m are those of a family that is known beforehand. Of one that grows, each member has the weight
+# of the place at which it came, which does not change when others come: the weighted mean of all is an e-process, too.
 
-    Sorted from the largest, the first k are kept, with the largest k whose e-value is at least m / (level k).
+_AT_ONCE = 8
+"""Members of a growing family that share a half of what is left."""
+
+
+def weight_of_place(place: int) -> float:
+    """The weight of a member of a growing family, by its place from 0 on: those of all places together are 1."""
+    return 0.5 ** (place // _AT_ONCE + 1) / _AT_ONCE
+
+
+def e_bh(ln_e_values: Sequence[float], level: float, weights: Sequence[float] | None = None) -> list[int]:
+    """The indexes that are kept, rising. `ln_e_values` are logarithms of e-values; `level` the false discovery rate;
+    `weights`, together at most 1, are 1 / m if left out.
+
+    Sorted from the largest weighted e-value, the first k are kept, with the largest k whose is at least 1 / (level k).
     """
     m = len(ln_e_values)
-    order = sorted(range(m), key=lambda index: -ln_e_values[index])
-    enough = (k for k in range(m, 0, -1) if ln_e_values[order[k - 1]] >= math.log(m / (level * k)))
+    weighted = [
+        ln_e + math.log(weight) for ln_e, weight in zip(ln_e_values, weights or [1 / max(m, 1)] * m, strict=True)
+    ]
+    order = sorted(range(m), key=lambda index: -weighted[index])
+    enough = (k for k in range(m, 0, -1) if weighted[order[k - 1]] >= -math.log(level * k))
     return sorted(order[: next(enough, 0)])
 
 
-def levels(ln_e_values: Sequence[float], level: float) -> list[float]:
+def levels(ln_e_values: Sequence[float], level: float, weights: Sequence[float] | None = None) -> list[float]:
     """The level of each metric's interval: it excludes "no effect" exactly for the metrics that `e_bh` keeps.
 
     Of those that are kept, the intervals that miss their effects are at most the share `level` in the mean.
     """
-    m, kept = len(ln_e_values), set(e_bh(ln_e_values, level))
-    return [level * (len(kept) if index in kept else len(kept) + 1) / m for index in range(m)]
+    m, kept = len(ln_e_values), set(e_bh(ln_e_values, level, weights))
+    return [
+        level * weight * (len(kept) if index in kept else len(kept) + 1)
+        for index, weight in enumerate(weights or [1 / max(m, 1)] * m)
+    ]

@@ -3,9 +3,13 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
+from app.experiments.analysis.arrays import Mask
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import Report
+from app.experiments.rendering.document import text
+from app.experiments.rendering.reports import document
 from app.exposures.wire import Failure, Flag
 from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, World, analysis_of, config
 
@@ -41,6 +45,58 @@ def test_a_client_that_leaves_explains_nothing_by_the_tokens_that_it_asked_for()
     report = impatient(status=499, flags=int(Flag.CLIENT_GONE | SHORT_ANSWERS))
     assert (report.decision, report.primary[0].verdict) == ("invalid", "invalid")
     assert "completeness" in {alarm.kind for alarm in report.alarms}
+
+
+def leaving(among: Mask | None = None, share: float = 0.2) -> Report:
+    """Nothing differs, but that a share of the requests `among` users has no value: green's slowest, and any of blue's.
+    Those users have the long prompts.
+    """
+    rng, world, count = np.random.default_rng(1), World(), 12_000
+    user = rng.integers(0, 1500, count)
+    green = (rng.random(1500) < 0.5)[user]
+    chosen = np.ones(count, np.bool_) if among is None else among[user]
+    ttft = np.exp(-1.2 + rng.normal(0, 0.2, 1500)[user] + rng.normal(0, 0.5, count))
+    slowest = ttft > np.quantile(ttft[green & chosen], 1 - share)
+    lost = chosen & np.where(green, slowest, rng.random(count) < share)
+    columns = {
+        "ttft_s": np.where(lost, np.nan, ttft),
+        "status": np.where(lost, 499, 200),
+        "flags": np.where(lost, int(Flag.CLIENT_GONE), 0),
+        "prompt_bytes": np.where(chosen, 5000, 500),
+    }
+    at = np.sort(START + rng.random(count) * 1.2 * DAY_S)
+    analysis = analysis_of(world)
+    world.answered(at, user, green, **columns).tell(analysis, parts=3)
+    return analysis.report(START + 1.3 * DAY_S)
+
+
+def test_a_subgroup_whose_slowest_requests_have_no_value_is_not_said_to_be_faster() -> None:
+    report = leaving(np.arange(1500) % 4 == 0)
+    assert report.subgroups is not None
+    assert len(report.subgroups.effects) == 2
+    for subgroup in report.subgroups.effects:
+        assert not subgroup.differs
+        effect = subgroup.effect
+        assert effect.lower is None or effect.upper is None or effect.lower < 0 < effect.upper
+
+
+def test_nothing_is_called_certain_that_missing_values_could_explain() -> None:
+    report = leaving(share=0.08)
+    assert report.primary[0].doubt
+    assert "certainty" not in " ".join(report.details)
+    assert "covers at all times" not in text(document(report))
+
+
+@pytest.mark.parametrize("sticky", ["user", None])
+def test_where_no_verdict_counts_nothing_is_said_of_subgroups(sticky: str | None) -> None:
+    world = World(users=3000, lost=0.3, slower=1.3)
+    analysis = analysis_of(world, config(sticky=sticky))
+    world.requests(12_000).tell(analysis)
+    report = analysis.report(START + 1.3 * DAY_S)
+    assert report.decision == "invalid"
+    assert report.subgroups is not None
+    assert report.subgroups.effects == []
+    assert "certainty" not in text(document(report))
 
 
 def test_an_empty_answer_that_a_request_may_have_decided_counts_as_a_value_that_is_missing() -> None:

@@ -16,6 +16,7 @@ from app.experiments.statistics.planner import (
     levels,
     p_value,
     units_needed,
+    weight_of_place,
 )
 from app.experiments.statistics.sequences import boundary
 
@@ -109,3 +110,28 @@ def test_the_test_also_waits_for_thirty_units() -> None:
     test = PeekedTest(0.05)
     test.add(look_at(9.0, n=29)[0])
     assert test.smallest == 1
+
+
+def test_a_family_that_grows_names_nothing_more_often_than_its_level_says() -> None:
+    """Twelve bets on nothing, one after the other. Each is looked at until the family of those so far would keep it;
+    those of earlier ones that have won something help it.
+    """
+    rng, level, runs = np.random.default_rng(1), 0.05, 1000
+    weights = [weight_of_place(place) for place in range(12)]
+    named = {"equal weights": 0, "weights of places": 0}
+    for _ in range(runs):
+        so_far: list[float] = []
+        found = dict.fromkeys(named, False)
+        for place in range(12):
+            steps = np.log1p(0.6 * rng.choice([-0.5, 1.0], size=300, p=[2 / 3, 1 / 3])).cumsum()
+            reached = np.flatnonzero(steps >= math.log((place + 1) / level))
+            stopped = float(steps[reached[0]] if len(reached) else steps[-1])
+            found["equal weights"] |= bool(e_bh([*so_far, stopped], level))
+            top = [*so_far, float(steps.max())]
+            found["weights of places"] |= bool(e_bh(top, level, weights[: place + 1]))
+            so_far.append(float(steps[-1]))
+        for name, was_found in found.items():
+            named[name] += was_found
+    assert named["equal weights"] > 1.5 * level * runs
+    assert named["weights of places"] <= 1.3 * level * runs
+    assert sum(weight_of_place(place) for place in range(1000)) <= 1
