@@ -12,7 +12,7 @@ from app.experiments.analysis.comparing import MetricComparison, decision_of
 from app.experiments.analysis.feedback import PendingFeedback
 from app.experiments.analysis.metrics import LENGTH
 from app.experiments.analysis.monitoring import Monitoring, changed
-from app.experiments.contract.report import Comparison, Decision, Effect, GuardrailStatus, Report, Subgroups
+from app.experiments.contract.report import Comparison, Decision, Effect, GuardrailStatus, Report, Subgroups, Verdict
 from app.experiments.rendering import words
 from app.experiments.statistics.look import MIN_UNITS
 
@@ -125,32 +125,49 @@ def _why_invalid(report: Report) -> str:
 
 def _standing(report: Report, treatment: str) -> str:
     primary = [comparison for comparison in report.primary if comparison.treatment == treatment]
-    by_verdict = {
-        verdict: [comparison.metric for comparison in primary if comparison.verdict == verdict]
-        for verdict in ("better", "worse")
-    }
+    found = {comparison.verdict for comparison in primary}
     against = report.control
     if report.decisions.get(treatment) == "invalid":
         reasons = [comparison.reason for comparison in primary if comparison.verdict == "invalid"]
         return f"no verdict on {treatment} can be trusted, {next(filter(None, reasons), 'see the alarms')}"
-    if by_verdict["better"] and by_verdict["worse"]:
-        return (
-            f"{treatment} is better than {against} in {', '.join(by_verdict['better'])} "
-            f"and worse in {', '.join(by_verdict['worse'])}"
-        )
-    if by_verdict["worse"]:
-        return f"{treatment} is worse than {against}"
+    if "worse" in found:
+        return f"{treatment} is {_than(primary, against)}"
     if doubts := [comparison.doubt for comparison in primary if comparison.withheld]:
         return f"no verdict on {treatment} against {against} yet: {_lowered(doubts[0]).rstrip('.')}"
-    if any(comparison.verdict == "different" for comparison in primary):
+    if "different" in found:
         return f"{treatment} differs from {against}"
-    if by_verdict["better"]:
-        return f"{treatment} is better than {against}"
-    if all(comparison.verdict == "equivalent" for comparison in primary):
+    if "better" in found:
+        return f"{treatment} is {_than(primary, against)}"
+    if found <= {"equivalent"}:
         return f"{treatment} is equivalent to {against}"
-    if any(comparison.verdict == "too_early" for comparison in primary):
+    if "too_early" in found:
         return f"too few units yet to compare {treatment} with {against}"
     return f"no verdict on {treatment} against {against} yet"
+
+
+_IN: Mapping[Verdict, str] = {
+    "better": "better",
+    "worse": "worse",
+    "equivalent": "equivalent",
+    "different": "different",
+    "undecided": "undecided",
+    "too_early": "without enough units",
+    "invalid": "without a verdict",
+}
+
+
+def _than(primary: Sequence[Comparison], against: str) -> str:
+    """Better than blue; where primary metrics say different things, better than blue in ttft, undecided in goodput."""
+    groups = {
+        word: [comparison.metric for comparison in primary if comparison.verdict == verdict]
+        for verdict, word in _IN.items()
+    }
+    (first, metrics), *others = [(word, metrics) for word, metrics in groups.items() if metrics]
+    if not others:
+        return f"{first} than {against}"
+    return f"{first} than {against} in {', '.join(metrics)}, " + ", ".join(
+        f"{word} in {', '.join(metrics)}" for word, metrics in others
+    )
 
 
 def details(report: Report, alpha: float, units: str) -> list[str]:

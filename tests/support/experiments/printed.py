@@ -23,7 +23,7 @@ _SENTENCE = re.compile(
     rf"(?:(\S+): )?(Of the \w+ that [a-z ]+, )?([A-Za-z][^:;,.(]*?)(?: \(\w+\))? {_NUMBER} (\w+) \(([^()]*)\)[.;]"
 )
 _CHANGE = re.compile(r"([+-])" + _NUMBER)
-_BETTER = re.compile(r"(?:^|; |: )(\S+) is (better|worse) than \S+?(?: in (.+?) and worse in (.+))?(?=;|\.$)")
+_BETTER = re.compile(r"(?:^|; |: )(\S+) is (better|worse) than \S+?((?: in [^;]+?)?)(?=;|\.$)")
 _ROW = re.compile(
     r"^([a-z]\w*)\S* .* {2,}([+-]\S+)(?: \S+)? {2,}([+-]\S+)(?: \S+)? to ([+-]\S+)(?: \S+)? {2,}"
     r"(better|worse|different|equivalent|undecided)(.*)$",
@@ -68,8 +68,7 @@ def contradictions(text: str) -> list[str]:
     for statement in said:
         if not statement.lower <= statement.estimate <= statement.upper:
             problems.append(f"the estimate is outside its interval: {statement}")
-    words = {name: word for name, word, *both in _BETTER.findall(headline) if not any(both)}
-    words |= {name: "both" for name, _, *both in _BETTER.findall(headline) if any(both)}
+    words = {name: "both" if ", worse in " in rest else word for name, word, rest in _BETTER.findall(headline)}
     words |= {name: word.split()[0] for name, word in _EQUAL.findall(headline)}
     words |= dict.fromkeys(_OPEN.findall(headline), "open")
     for name, word in words.items():

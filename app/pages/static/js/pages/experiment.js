@@ -361,9 +361,9 @@ export async function mount(root, context) {
               "p",
               { class: "hint" },
               "By each unit's first request. All changes hold together, with ",
-              `${number(100 * (1 - report.subgroups.alpha))} % certainty, if requests without a value had any of those `,
-              "seen. A subgroup differs from all others if the interval of the difference excludes zero; of those " +
-                "that are said to, at most ",
+              `${number(100 * (1 - report.subgroups.alpha))} % certainty, if requests without a value had any of `,
+              "those seen. A subgroup differs from all others if the interval of the difference excludes zero; of " +
+                "those that are said to, at most ",
               `${number(100 * report.subgroups.alpha)} % do not, in the mean.`,
             ),
             subgroups(report),

@@ -70,11 +70,13 @@ def headline(**fields: Any) -> str:
     ("verdicts", "words"),
     [
         (["better"], "smollm2-green is better than smollm2-blue."),
-        (["worse", "undecided"], "smollm2-green is worse than smollm2-blue."),
+        (["worse", "worse"], "smollm2-green is worse than smollm2-blue."),
+        (["worse", "undecided"], "smollm2-green is worse than smollm2-blue in ttft, undecided in ttft."),
+        (["undecided", "better"], "smollm2-green is better than smollm2-blue in ttft, undecided in ttft."),
         (["equivalent"], "smollm2-green is equivalent to smollm2-blue."),
         (["undecided", "equivalent"], "no verdict on smollm2-green against smollm2-blue yet."),
         (["too_early"], "too few units yet to compare smollm2-green with smollm2-blue."),
-        (["better", "worse"], "smollm2-green is better than smollm2-blue in ttft and worse in ttft."),
+        (["better", "worse"], "smollm2-green is better than smollm2-blue in ttft, worse in ttft."),
     ],
 )
 def test_the_headline_reports_the_primary_metrics(verdicts: list[Any], words: str) -> None:
