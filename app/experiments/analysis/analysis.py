@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from app.config.experiments import Experiment
+from app.config.experiments import Experiment, FeedbackSettings
 from app.config.schema import Config
 from app.experiments.analysis import monitoring
 from app.experiments.analysis.aggregates import SubgroupLook, SufficientStatistics
@@ -28,7 +28,7 @@ from app.experiments.analysis.cells import value_name
 from app.experiments.analysis.comparing import MetricComparison, effect_of, planned
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.feedback import Match, PendingFeedback
-from app.experiments.analysis.metrics import RESPONSE_RATE, facts_of, measures_of
+from app.experiments.analysis.metrics import RESPONSE_RATE, Measure, facts_of, measures_of
 from app.experiments.analysis.monitoring import Monitoring
 from app.experiments.analysis.reporting import reported
 from app.experiments.automation.state import Interventions
@@ -574,7 +574,17 @@ def same_run(old: Experiment, new: Experiment) -> bool:
     """Whether a change of an experiment's section keeps the evidence.
 
     A change of the comparison, or of the rules that decide, starts a new run. (So does one of the endpoint's `sticky`,
-    which is not part of the section.) A new secondary metric is computed from the recorded exposures.
+    which is not part of the section.) A primary metric is what defines it, too: a score's window and good direction, a
+    guardrail's limits. A new secondary metric is computed from the recorded exposures.
     """
-    fields = ("endpoint", "mode", "control", "treatments", "primary", "alpha", "starts_at")
-    return all(getattr(old, name) == getattr(new, name) for name in fields)
+    fields = ("endpoint", "mode", "control", "treatments", "primary", "alpha", "starts_at", "strata", "covariates")
+    return all(getattr(old, name) == getattr(new, name) for name in fields) and _deciding(old) == _deciding(new)
+
+
+def _deciding(experiment: Experiment) -> list[tuple[Measure, FeedbackSettings | None]]:
+    """The primary metrics with what defines them elsewhere in the section."""
+    return [
+        (measure, experiment.feedback.get(measure.metric))
+        for measure in measures_of(experiment)
+        if measure.role == "primary"
+    ]

@@ -673,10 +673,33 @@ def test_a_verdict_in_aa_is_an_alarm_about_the_rig() -> None:
         ({"alpha": 0.01}, False),
         ({"primary": [{"metric": "ttft", "minimal_effect": 0.1}]}, False),
         ({"mode": "aa", "treatments": ["label"]}, False),
+        ({"strata": ["hour"]}, False),
+        ({"covariates": []}, False),
     ],
 )
 def test_only_changes_of_deciding_settings_start_a_new_run(change: dict[str, Any], same: bool) -> None:
     old, new = config(), config(**change)
+    assert same_run(old.experiments[NAME], new.experiments[NAME]) == same
+
+
+SLOW: dict[str, Any] = {"event": "slow", "ttft_above_s": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("metric", "setting", "change", "same"),
+    [
+        ("thumbs", {"feedback": {"thumbs": {}}}, {"feedback": {"thumbs": {"better": "lower"}}}, False),
+        ("thumbs", {"feedback": {"thumbs": {}}}, {"feedback": {"thumbs": {"window_s": 60}}}, False),
+        ("thumbs", {"feedback": {"thumbs": {}}}, {"feedback": {"thumbs": {}, "stars": {}}}, True),
+        ("slow", {"guardrails": [SLOW]}, {"guardrails": [SLOW | {"ttft_above_s": 2.0}]}, False),
+        ("slow", {"guardrails": [SLOW]}, {"guardrails": [SLOW | {"tolerance": 2.0}]}, True),
+    ],
+)
+def test_what_defines_a_primary_metric_decides_too(
+    metric: str, setting: dict[str, Any], change: dict[str, Any], same: bool
+) -> None:
+    primary: dict[str, Any] = {"primary": [{"metric": metric, "minimal_effect": 0.05}]}
+    old, new = config(**primary, **setting), config(**primary, **change)
     assert same_run(old.experiments[NAME], new.experiments[NAME]) == same
 
 
