@@ -151,7 +151,7 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     ln(1 / (0.06 alpha_guardrails)), for one treatment.
     """
     detectable: float | None = None
-    """The smallest ratio to control that would have raised the alarm by now."""
+    """The smallest ratio to control that would have raised the alarm by now, in four of five runs."""
 
     def __post_init__(self) -> None:
         _set_former_name(self)

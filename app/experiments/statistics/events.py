@@ -26,7 +26,7 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, zeta
+from scipy.special import gammaln, ndtri, zeta
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -69,6 +69,10 @@ _DECAY = 1.2
 _LN_FIRST_SHARE = math.log(LATE_SHARE / _WHOLE_SHARE / float(zeta(_DECAY)))
 """The first start's share of alpha by the whole run's, ln."""
 
+POWER = 0.8
+"""The probability with which what is called detectable would have been detected."""
+
+_Z_OF_POWER = float(ndtri(POWER))
 _LARGEST_RATE = 0.99
 _HALVINGS = 50
 _LARGEST_RATIO = 1e6
@@ -200,9 +204,9 @@ class EventEvidence:
         return sum(misses for _, misses in self._counts.values())
 
     def detectable(self, r0: float, threshold: float) -> float | None:
-        """The smallest ratio to control's rate (the smallest rate, for exposures) that would have been detected by now.
-        Its expected evidence reaches `threshold` (ln), given control's events so far (the treatment's exposures). `r0`
-        is the ratio (or rate) that is allowed. None before anything is detectable.
+        """The smallest ratio to control's rate (the smallest rate, for exposures) that would have been detected by now
+        with probability `POWER`: in as many runs its evidence reaches `threshold` (ln), given control's events so far
+        (the treatment's exposures). `r0` is the ratio (or rate) that is allowed. None before anything is detectable.
         """
         p0 = np.array(sorted(self._counts), dtype=np.float64)
         counts = np.array([self._counts[value] for value in p0.tolist()], dtype=np.float64).reshape(-1, 2)
@@ -210,11 +214,14 @@ class EventEvidence:
         hit, miss = (ln_likelihood(np.full(len(p0), value), p0, self.trials) for value in (True, False))
 
         def reached(ratio: float) -> bool:
-            if self.trials == "events":
-                expected = np.stack([counts[:, 1] * (ratio / r0) * p0 / (1 - p0), counts[:, 1]])
+            if self.trials == "events":  # both arms' events are Poisson's
+                hits, misses = counts[:, 1] * (ratio / r0) * p0 / (1 - p0), counts[:, 1]
+                variance = hits @ hit**2 + misses @ miss**2
             else:
-                expected = np.stack([ratio * counts.sum(axis=1), (1 - ratio) * counts.sum(axis=1)])
-            return float(np.logaddexp.reduce(_LN_PRIOR + expected[0] @ hit + expected[1] @ miss)) >= threshold
+                hits, misses = ratio * counts.sum(axis=1), (1 - ratio) * counts.sum(axis=1)
+                variance = hits * (1 - ratio) @ (hit - miss) ** 2
+            usual = hits @ hit + misses @ miss - _Z_OF_POWER * np.sqrt(variance)
+            return float(np.logaddexp.reduce(_LN_PRIOR + usual)) >= threshold
 
         low, high = r0, _LARGEST_RATIO if self.trials == "events" else 1.0
         if not len(p0) or not reached(high):

@@ -186,7 +186,10 @@ export function guardrail(status, arms) {
         { number: true },
       ),
     ),
-    cell("Detectable by now", status.detectable ? `${number(status.detectable)} times control's rate` : or(null)),
+    cell(
+      "Detectable by now",
+      status.detectable ? `${number(status.detectable)} times control's rate, in four of five runs` : or(null),
+    ),
     cell("On an alarm", { alert: "alert", pause: "pause", rollback: "roll back" }[status.action] ?? status.action),
   );
 }

@@ -228,11 +228,32 @@ def test_no_events_are_no_evidence() -> None:
 
 
 @pytest.mark.parametrize(("w_t", "ratio"), [(0.01, 8.8), (0.05, 4.3), (0.25, 2.9), (0.5, 2.8)])
-def test_the_detectable_rate_after_20000_requests_is_the_designs(w_t: float, ratio: float) -> None:
-    """At 0.5 % errors, tolerance 1.5, a quarter of a percent of false alarms."""
+def test_the_detectable_rate_after_20000_requests_is_more_than_the_mean_evidence_reaches(
+    w_t: float, ratio: float
+) -> None:
+    """At 0.5 % errors, tolerance 1.5, a quarter of a percent of false alarms. The ratios are the design's, at which the
+    mean evidence is enough: half of the runs have less.
+    """
     evidence = EventEvidence()
     evidence.add([False] * round(20_000 * (1 - w_t) * 0.005), chance(w_t, 1 - w_t, 1.5))
-    assert evidence.detectable(1.5, math.log(400)) == pytest.approx(ratio, abs=0.05)
+    detectable = evidence.detectable(1.5, math.log(400))
+    assert detectable is not None
+    assert 1.05 * ratio < detectable < 1.6 * ratio
+
+
+@pytest.mark.parametrize(("w_t", "control"), [(0.5, 10), (0.5, 100), (0.05, 190)])
+def test_what_is_called_detectable_is_detected_in_four_of_five_runs(w_t: float, control: int) -> None:
+    p0, threshold, runs = float(chance(w_t, 1 - w_t, 1.5)), math.log(400), 200
+    quiet = EventEvidence()
+    quiet.add([False] * control, p0)
+    ratio = quiet.detectable(1.5, threshold)
+    assert ratio is not None
+    rng, found = np.random.default_rng(3), 0
+    for _ in range(runs):
+        of_control, of_treatment = rng.poisson(control), rng.poisson(control * w_t / (1 - w_t) * ratio)
+        events = rng.permutation(np.repeat([True, False], [of_treatment, of_control]))
+        found += EventEvidence().add(events, p0).max(initial=0.0) >= threshold
+    assert 0.75 * runs <= found <= 0.95 * runs
 
 
 def test_a_rate_is_detectable_from_exposures() -> None:
@@ -242,7 +263,7 @@ def test_a_rate_is_detectable_from_exposures() -> None:
     evidence.add([True] * 50 + [False] * 941, 0.05)
     rate = evidence.detectable(0.05, math.log(400))
     assert rate is not None
-    assert 0.07 < rate < 0.1
+    assert 0.07 < rate < 0.11
 
 
 @pytest.mark.parametrize("limit", [0.5, 0.98, 0.995])
