@@ -323,6 +323,12 @@ class LatestLook:
     """Whether they cannot change the verdict."""
 
     @property
+    def explicable(self) -> float:
+        """The largest effect, on the estimate's scale, that requests without an end or a value could explain."""
+        slack = self.slack.plus(self.slack_of_missing)
+        return max(slack.down, slack.up)
+
+    @property
     def shown(self) -> Effect:
         """The effect whose interval the verdict is: of the exact test, where there is one."""
         return self.event_test or self.effect
@@ -526,11 +532,13 @@ class MetricComparison:
         return True
 
     def units_needed(self) -> int | None:
-        """Units still needed for a verdict at the minimal effect; None before there is an estimate."""
-        look = self.known.look
-        if look is None:
+        """Units still needed for a verdict at the minimal effect; None before there is an estimate, and where requests
+        without an end or a value could explain as much: more of them change nothing.
+        """
+        look, left = self.known.look, self.delta - self.known.explicable
+        if look is None or left <= 0:
             return None
-        needed = information_needed(self.delta, alpha=self.level, power=POWER) / look.information
+        needed = information_needed(left, minimal_effect=self.delta, alpha=self.level, power=POWER) / look.information
         return max(0, math.ceil((needed - 1) * clusters(look)))
 
     def comparison(
@@ -652,12 +660,14 @@ def clusters(look: AnyEstimate) -> int:
 def planned(comparing: MetricComparison, effect: float, power: float, units_per_day: float | None) -> Planned:
     """The plan for an increase, from the latest look; a decrease needs the same number of units.
 
-    Raises Conflict before there is an estimate.
+    Raises Conflict before there is an estimate, and where requests without an end or a value could explain the effect.
     """
     look, measure = comparing.known.look, comparing.measure
     if look is None:
         raise Conflict(f"{measure.key}: nothing is known of its spread yet; {comparing.known.reason}")
-    size = effect_size(effect, measure.scale)
+    size = effect_size(effect, measure.scale) - comparing.known.explicable
+    if size <= 0:
+        raise Conflict(f"{measure.key}: requests without an end or a value could explain as much; more change nothing")
     information = information_needed(size, minimal_effect=comparing.delta, alpha=comparing.alpha, power=power)
     so_far = clusters(look)
     share = look.units[1] / sum(look.units)

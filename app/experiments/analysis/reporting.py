@@ -301,22 +301,31 @@ def _look_into(guardrails: Sequence[GuardrailStatus]) -> str:
     return ""
 
 
+def _more_units(report: Report) -> str:
+    """What a verdict on a metric needs that is undecided; empty if there is none, or nothing is known of it yet."""
+    open_ = [comparison for comparison in report.primary if comparison.measured == "undecided"]
+    undecided = [comparison for comparison in open_ if comparison.units_needed is not None]
+    if hidden := [each for each in open_ if each.units_needed is None and each.effect.estimate is not None]:
+        return (
+            f"find out why requests have no value or no end: they could explain a difference of {hidden[0].metric} by "
+            f"{words.effect_value(hidden[0], hidden[0].minimal_effect).lstrip('+')}, whatever the number of units."
+        )
+    if not undecided:
+        return ""
+    most = max(undecided, key=lambda comparison: comparison.units_needed or 0)
+    if not most.units_needed:
+        return "keep going; a verdict is due."
+    days = ", and no new ones have come of late"
+    if most.days_needed is not None:
+        days = f", {words.duration(most.days_needed * 86400)} at the present rate"
+    size = words.effect_value(most, most.minimal_effect).lstrip("+")
+    units = words.count(words.rounded(most.units_needed))
+    return f"about {units} more units{days}, to find a difference of {size}."
+
+
 def _keep_going(report: Report, missing_s: Mapping[str, float]) -> str:
-    undecided = [
-        comparison
-        for comparison in report.primary
-        if comparison.verdict == "undecided" and comparison.units_needed is not None
-    ]
-    if undecided:
-        most = max(undecided, key=lambda comparison: comparison.units_needed or 0)
-        if not most.units_needed:
-            return "keep going; a verdict is due."
-        days = ", and no new ones have come of late"
-        if most.days_needed is not None:
-            days = f", {words.duration(most.days_needed * 86400)} at the present rate"
-        size = words.effect_value(most, most.minimal_effect).lstrip("+")
-        units = words.count(words.rounded(most.units_needed))
-        return f"about {units} more units{days}, to find a difference of {size}."
+    if more := _more_units(report):
+        return more
     if look := _look_into(report.guardrails):
         return f"look into {look}."
     if standing := _standing_alarms(report):

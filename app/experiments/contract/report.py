@@ -85,7 +85,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Whether e-BH keeps it, for secondary metrics: `alpha` and the interval allow for their number, and one that it
     does not keep has no direction."""
     units_needed: int | None = None
-    """While undecided: units still needed for 80 % power at the minimal effect."""
+    """While undecided: units still needed for 80 % power at the minimal effect; None if requests without an end or a
+    value could explain as much."""
     days_needed: float | None = None
     design_effect: float | None = None
     """Clustered by unclustered variance; above 2, units and not requests carry the information."""

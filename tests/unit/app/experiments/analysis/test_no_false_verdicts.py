@@ -153,3 +153,21 @@ def test_time_in_which_the_treatment_has_no_traffic_is_no_duration() -> None:
     report = analysis.report(START + 24.2 * 3600)
     assert (report.primary[0].verdict, report.decision) == ("better", "keep_going")
     assert report.next == "Next: keep going for 21 h of traffic: hours of a day differ (`min_duration_s`)."
+
+
+@pytest.mark.parametrize(("statistic", "helps"), [("geometric_mean", True), ("mean", False)])
+def test_no_verdict_is_due_that_requests_without_an_end_forbid(statistic: str, helps: bool) -> None:
+    """Twenty of 8,000 have none: the mean of latencies of up to ten minutes may be anything."""
+    rng, world, count = np.random.default_rng(1), World(), 8000
+    green = rng.random(count) < 0.5
+    at = np.sort(START + rng.random(count) * 1.2 * DAY_S)
+    recorded = world.answered(at, np.arange(count), green, ttft_s=np.exp(-1.2 + rng.normal(0, 0.5, count)))
+    primary = [{"metric": "ttft", "minimal_effect": 0.05, "statistic": statistic}]
+    analysis = analysis_of(world, config(sticky=None, primary=primary))
+    analysis.add_starts(recorded.starts)
+    analysis.add_rows(recorded.rows.take(np.r_[0:3990, 4010:count]))
+    report = analysis.report(START + 1.3 * DAY_S)
+    assert report.primary[0].verdict == "undecided"
+    assert (report.primary[0].units_needed is not None) == helps
+    assert report.next.startswith("Next: about") == helps
+    assert report.next.startswith("Next: find out why requests have no value or no end") != helps

@@ -174,6 +174,11 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
             {"primary": [compared(verdict="undecided", units_needed=3200)]},
             "Next: about 3,200 more units, and no new ones have come of late, to find a difference of 5.0 %.",
         ),
+        (
+            {"primary": [compared(verdict="undecided", effect=Effect(estimate=0.01))]},
+            "Next: find out why requests have no value or no end: they could explain a difference of ttft by 5.0 %, "
+            "whatever the number of units.",
+        ),
         ({}, "Next: keep going for 16 h of traffic: hours of a day differ (`min_duration_s`)."),
         (
             {"guardrails": [msgspec.structs.replace(guardrail("error", 9.0, 1, 40, alarm=True), action="alert")]},
