@@ -7,7 +7,7 @@ then all of its words are true, each at its time. What was said earlier remains 
 
 An interval is about what was measured. Where a `Doubt` is left that the rest would say something else, no word is said.
 
-- What the looks of the past leave behind: points for a plot, and whether the effect has stayed the same.
+- What the looks of the past leave behind: points for a plot.
 - The rules of verdicts: from a confidence sequence to a verdict, in the direction that is good for the metric.
 - The number of units that a verdict needs, from the spread of the recorded values.
 - Why an interval may say something else than what is true of all requests: it rests on what was measured alone.
@@ -18,11 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from app.errors import Conflict
 from app.experiments.analysis.aggregates import AnyEstimate, SufficientStatistics
 from app.experiments.analysis.arrays import Ints
+from app.experiments.analysis.effect_changes import EffectChanges
 from app.experiments.analysis.metrics import Measure, why_without_value
 from app.experiments.analysis.rare_events import FEW, RareEvents
 from app.experiments.contract.report import (
@@ -38,7 +37,7 @@ from app.experiments.contract.report import (
 )
 from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Estimate, Slack
 from app.experiments.statistics.planner import information_needed
-from app.experiments.statistics.sequences import Floats, Interval, effect_size, ln_e_mix, usable
+from app.experiments.statistics.sequences import Interval, effect_size
 
 # With a doubt, a comparison has no verdict, and nothing ships. Its sentence names what was measured, and the doubt with
 # it. Acts that need no certainty, as a pause because of what was measured to be worse, do not wait.
@@ -59,11 +58,6 @@ class Doubt(NamedTuple):
 
 MAX_POINTS = 500
 EVERY_S = 60.0
-
-LARGE = 8.0
-"""The change that is to be found soon, in multiples of the smallest effect of interest."""
-MAX_STARTS = 32
-"""Looks from which on the effect is watched. Older ones are thinned: a change long ago has much evidence since."""
 
 
 class EffectHistory:
@@ -108,112 +102,6 @@ class EffectHistory:
             )
             for at, estimate, lower, upper, ln_e, verdict in state["points"]
         ]
-
-
-class EffectChange(NamedTuple):
-    """An effect that has changed: its estimates until a look at `at` (Unix seconds) and since, on the estimate's
-    scale."""
-
-    at: float
-    until: float
-    since: float
-    flips: bool
-    """Whether there is evidence for the other direction since."""
-
-
-class _Start(NamedTuple):
-    number: int
-    """From 1."""
-    size: float
-    total: float
-    """The estimate times the size."""
-    at: float
-    variance: float = 0.0
-    """Of the total; 0 in records of earlier versions, which leaves all of it to what came later."""
-
-
-class EffectWatch:
-    """Whether one constant effect explains all looks; if not, the effect on the traffic has changed.
-
-    What came after a look is the difference of two sums, and independent of the look's own. The difference of both
-    estimates is 0 in the mean if the effect is constant, whatever it is. So from each of many looks on, it has an
-    e-value that mixes over changes of the effect, as `ln_e_mix` does over effects. The n-th of these looks has the part
-    1 / (n (n + 1)) of alpha, which bounds the probability of a false alarm in all.
-    """
-
-    def __init__(self, effect: float, alpha: float) -> None:
-        """`effect`: the smallest of interest, on the estimate's scale."""
-        self._large, self._alpha = LARGE * effect, alpha
-        self._starts: list[_Start] = []
-        """After a change, only its look."""
-        self.change: EffectChange | None = None
-
-    @property
-    def has_flipped(self) -> bool:
-        return self.change is not None and self.change.flips
-
-    def add(self, est: float, se: float, nu: float, size: float, at: float) -> None:
-        """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look."""
-        if not usable(est, se, nu):
-            return
-        if self._starts:
-            self._compare(est * size, size, (se * size) ** 2, nu / size)
-        if self.change is not None:
-            return
-        if not self._starts or (size - self._starts[-1].size) / (se**2 * size) >= self._large**-2:
-            number = self._starts[-1].number + 1 if self._starts else 1
-            self._starts.append(_Start(number, size, est * size, at, (se * size) ** 2))
-        if len(self._starts) > MAX_STARTS:
-            older = self._starts[: MAX_STARTS // 2]
-            self._starts = older[::2] + self._starts[MAX_STARTS // 2 :]
-
-    def _compare(self, total: float, size: float, variance: float, nu: float) -> None:
-        """`variance` is that of the total; `nu` that of size 1.
-
-        A part's variance is the larger of two: its share of the whole by size, since its own is noisy where it is
-        short, and its own, since traffic may vary more in one part than in the other. What is taken from the latter is
-        what a change adds to it at equal halves, since residuals are about the mean of both.
-        """
-        number, before, total_before, _, variance_before = np.array(self._starts).T
-        later = size > before
-        gained = np.where(later, size - before, 1.0)
-        until, since = total_before / before, (total - total_before) / gained
-        of_until = np.maximum(variance * before / size, variance_before) / before**2
-        own = variance - variance_before - 0.5 * (since - until) ** 2 * before * gained / size
-        of_since = np.maximum(variance * gained / size, own) / gained**2
-        if self.change is None:
-            difference = np.where(later, since - until, 0.0)
-            excess = self._evidence(difference, of_until + of_since, nu * np.minimum(before, gained))
-            excess -= np.log(number * (number + 1) / self._alpha)
-            which = int(excess.argmax())
-            if excess[which] < 0:
-                return
-            self._starts = [self._starts[which]]
-            until, since, gained, later, of_since = (
-                column[[which]] for column in (until, since, gained, later, of_since)
-            )
-        flips = self.has_flipped
-        if later[0] and until[0] * since[0] < 0:
-            flips |= bool(self._evidence(since, of_since, nu * gained)[0] >= -np.log(self._alpha))
-        self.change = EffectChange(self._starts[0].at, float(until[0]), float(since[0]), flips)
-
-    def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:
-        return ln_e_mix(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
-
-    def landmarks(self) -> dict[str, Any] | None:
-        """The `state` after a change, whose estimates the next look finds again; None before one."""
-        if self.change is None:
-            return None
-        return {"starts": list(self._starts), "change": self.change._replace(until=0.0, since=0.0)}
-
-    def state(self) -> dict[str, Any]:
-        """What is known so far, as plain data."""
-        return {"starts": self._starts, "change": self.change}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continues from a `state`."""
-        self._starts = [_Start(*start) for start in state["starts"]]
-        self.change = None if state["change"] is None else EffectChange(*state["change"])
 
 
 WORDS: tuple[Verdict, ...] = ("better", "worse", "different", "equivalent")
@@ -363,14 +251,14 @@ class MetricComparison:
     is_recount: bool = False
     reached: list[Verdict] = field(default_factory=list)
     """Every such word so far, in the order of their first times."""
-    changes: EffectWatch = field(init=False)
+    changes: EffectChanges = field(init=False)
     history: EffectHistory = field(default_factory=EffectHistory)
     looked_at: float = -math.inf
     looked_version: int = -1
     """The version of the data at the latest look, as its owner counts."""
 
     def __post_init__(self) -> None:
-        self.changes = EffectWatch(self.delta, CHANGED * self.alpha)
+        self.changes = EffectChanges(self.delta, CHANGED * self.alpha, by_level=not self.measure.on_differences)
 
     @property
     def key(self) -> str:
@@ -393,7 +281,7 @@ class MetricComparison:
         self.counted = sum(self.known.units)
         if self.measure.role == "primary" and isinstance(look := self.known.look, Estimate) and look.enough:
             look = look.unadjusted or look  # what comes after a look is no sum of adjusted estimates
-            self.changes.add(look.est, look.se, look.nu, look.overlap, now)
+            self.changes.add(look, now)
 
     def say(self) -> None:
         """Takes the word of the latest look, once the level is that of all metrics' looks together."""

@@ -11,7 +11,8 @@ import msgspec
 from app.config.experiments import Experiment
 from app.experiments.analysis.arms import ArmAssignment, Arms
 from app.experiments.analysis.arrays import Mask
-from app.experiments.analysis.comparing import AGAINST, EffectChange, MetricComparison, effect_of
+from app.experiments.analysis.comparing import AGAINST, MetricComparison, effect_of
+from app.experiments.analysis.effect_changes import EffectChange
 from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.metrics import Measure, Values, can_be_missing
 from app.experiments.analysis.rare_events import RareEvents

@@ -9,14 +9,15 @@ import pytest
 from app.experiments.analysis.comparing import (
     MAX_POINTS,
     EffectHistory,
-    EffectWatch,
     decision_of,
     effect_of,
     is_non_inferior,
     verdict_of,
 )
+from app.experiments.analysis.effect_changes import EffectChanges, EffectWatch
 from app.experiments.analysis.metrics import Measure
 from app.experiments.contract.report import Better, Comparison, Decision, Effect, Verdict
+from app.experiments.statistics.look import Moments, look_of_requests
 from tests.conftest import NIGHTLY
 
 MINIMAL = math.log(1.05)
@@ -124,6 +125,39 @@ def test_a_change_of_direction_is_told_from_one_of_size(after: float, flips: boo
         assert watch.change is not None
         assert watch.change.flips == flips
         assert watch.change.at == pytest.approx(300, abs=60)
+
+
+def level_steps(step: float, seed: int, effect: float = 1.0) -> EffectChanges:
+    """Both arms' level moves half-way by e to the power of twice `step`, and green's is `effect` times blue's in the
+    second half.
+    """
+    rng, count, steps = np.random.default_rng(seed), 20_000, 40
+    green, later = rng.random(count) < 0.5, np.arange(count) >= count // 2
+    x = np.exp(np.where(later, step, -step) + rng.normal(0, 0.7, count)) * np.where(green & later, effect, 1.0)
+    watch = EffectChanges(math.log1p(0.05), 0.01, by_level=True)
+    for end in range(count // steps, count + 1, count // steps):
+        sums = [
+            [values[:end][green[:end] == arm].sum() for arm in (False, True)] for values in (np.ones(count), x, x * x)
+        ]
+        n, total, squares = (np.array([each]) for each in sums)
+        found = look_of_requests(Moments(n, total, n, squares, total, n), "ratio")
+        assert found is not None
+        watch.add(found, float(end))
+    return watch
+
+
+@pytest.mark.parametrize("step", [1.15, -1.15])
+def test_a_level_that_moves_in_both_arms_is_no_change_of_a_ratio(step: float) -> None:
+    """At most 1 % of runs may say so; weighted by requests alone, a fifth did."""
+    assert not [seed for seed in range(20) if level_steps(step, seed).change is not None]
+
+
+@pytest.mark.parametrize("step", [0.0, 0.35, -0.35])
+def test_a_ratio_that_changes_is_found_whatever_its_level_does(step: float) -> None:
+    for seed in range(3):
+        found = level_steps(step, seed, effect=1.5).change
+        assert found is not None
+        assert found.since == pytest.approx(math.log(1.5), abs=0.15)
 
 
 def test_a_restarted_watch_continues_before_and_after_the_change() -> None:

@@ -1,0 +1,173 @@
+"""Whether an effect has stayed the same during a run.
+
+A look's estimate is the mean of the effects so far. What the mean is weighted by depends on the scale. A difference of
+means weighs requests alike. A ratio of means weighs them by their level, control's sum: if everything takes three times
+as long from the second day on, that day has three quarters of the weight. Weighed alike, a constant effect would seem
+to change with the level. But where the level falls, the noise of the heavy past is large against the light present. So
+with ratios, two watches look, with either weight, and an effect has changed if both say so.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from app.experiments.statistics.look import Estimate
+from app.experiments.statistics.sequences import Floats, ln_e_mix, usable
+
+LARGE = 8.0
+"""The change that is to be found soon, in multiples of the smallest effect of interest."""
+MAX_STARTS = 32
+"""Looks from which on the effect is watched. Older ones are thinned: a change long ago has much evidence since."""
+
+
+class EffectChange(NamedTuple):
+    """An effect that has changed: its estimates until a look at `at` (Unix seconds) and since, on the estimate's
+    scale."""
+
+    at: float
+    until: float
+    since: float
+    flips: bool
+    """Whether there is evidence for the other direction since."""
+
+
+class _Start(NamedTuple):
+    number: int
+    """From 1."""
+    size: float
+    total: float
+    """The estimate times the size."""
+    at: float
+    variance: float = 0.0
+    """Of the total; 0 in records of earlier versions, which leaves all of it to what came later."""
+
+
+class EffectWatch:
+    """Whether one constant effect explains all looks; if not, the effect on the traffic has changed.
+
+    What came after a look is the difference of two sums, and independent of the look's own. The difference of both
+    estimates is 0 in the mean if the effect is constant, whatever it is. So from each of many looks on, it has an
+    e-value that mixes over changes of the effect, as `ln_e_mix` does over effects. The n-th of these looks has the part
+    1 / (n (n + 1)) of alpha, which bounds the probability of a false alarm in all.
+    """
+
+    def __init__(self, effect: float, alpha: float) -> None:
+        """`effect`: the smallest of interest, on the estimate's scale."""
+        self._large, self._alpha = LARGE * effect, alpha
+        self._starts: list[_Start] = []
+        """After a change, only its look."""
+        self.change: EffectChange | None = None
+
+    @property
+    def has_flipped(self) -> bool:
+        return self.change is not None and self.change.flips
+
+    def add(self, est: float, se: float, nu: float, size: float, at: float, level: float = 1.0) -> None:
+        """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look. `level`: the
+        mean size of a request.
+        """
+        if not usable(est, se, nu):
+            return
+        if self._starts:
+            self._compare(est * size, size, (se * size) ** 2, nu / size, level)
+        if self.change is not None:
+            return
+        if not self._starts or (size - self._starts[-1].size) / (se**2 * size) >= self._large**-2:
+            number = self._starts[-1].number + 1 if self._starts else 1
+            self._starts.append(_Start(number, size, est * size, at, (se * size) ** 2))
+        if len(self._starts) > MAX_STARTS:
+            older = self._starts[: MAX_STARTS // 2]
+            self._starts = older[::2] + self._starts[MAX_STARTS // 2 :]
+
+    def _compare(self, total: float, size: float, variance: float, nu: float, level: float) -> None:
+        """`variance` is that of the total; `nu` that of size 1.
+
+        A part's variance is the larger of two: its share of the whole by size, since its own is noisy where it is
+        short, and its own, since traffic may vary more in one part than in the other. What is taken from the latter is
+        what a change adds to it at equal halves, since residuals are about the mean of both.
+        """
+        number, before, total_before, _, variance_before = np.array(self._starts).T
+        later = size > before
+        gained = np.where(later, size - before, 1.0)
+        until, since = total_before / before, (total - total_before) / gained
+        of_until = np.maximum(variance * before / size, variance_before) / before**2
+        own = variance - variance_before - 0.5 * level * (since - until) ** 2 * before * gained / size
+        of_since = np.maximum(variance * gained / size, own) / gained**2
+        if self.change is None:
+            difference = np.where(later, since - until, 0.0)
+            excess = self._evidence(difference, of_until + of_since, nu * np.minimum(before, gained))
+            excess -= np.log(number * (number + 1) / self._alpha)
+            which = int(excess.argmax())
+            if excess[which] < 0:
+                return
+            self._starts = [self._starts[which]]
+            until, since, gained, later, of_since = (
+                column[[which]] for column in (until, since, gained, later, of_since)
+            )
+        flips = self.has_flipped
+        if later[0] and until[0] * since[0] < 0:
+            flips |= bool(self._evidence(since, of_since, nu * gained)[0] >= -np.log(self._alpha))
+        self.change = EffectChange(self._starts[0].at, float(until[0]), float(since[0]), flips)
+
+    def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:
+        return ln_e_mix(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
+
+    def landmarks(self) -> dict[str, Any] | None:
+        """The `state` after a change, whose estimates the next look finds again; None before one."""
+        if self.change is None:
+            return None
+        return {"starts": list(self._starts), "change": self.change._replace(until=0.0, since=0.0)}
+
+    def state(self) -> dict[str, Any]:
+        """What is known so far, as plain data."""
+        return {"starts": self._starts, "change": self.change}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`."""
+        self._starts = [_Start(*start) for start in state["starts"]]
+        self.change = None if state["change"] is None else EffectChange(*state["change"])
+
+
+class EffectChanges:
+    """The watches of one comparison. `by_level`: its scale is that of ratios."""
+
+    def __init__(self, effect: float, alpha: float, *, by_level: bool) -> None:
+        """As `EffectWatch`."""
+        self._by_count = EffectWatch(effect, alpha)
+        self._by_level = EffectWatch(effect, alpha) if by_level else None
+
+    @property
+    def change(self) -> EffectChange | None:
+        """What all watches have found: of a ratio, as its own weights have it."""
+        found = self._by_count.change
+        if self._by_level is None or found is None or (own := self._by_level.change) is None:
+            return found if self._by_level is None else None
+        return own._replace(flips=own.flips and found.flips)
+
+    @property
+    def has_flipped(self) -> bool:
+        """Whether there is evidence for the other direction."""
+        return self.change is not None and self.change.flips
+
+    def add(self, look: Estimate, at: float) -> None:
+        """A look at Unix seconds."""
+        self._by_count.add(look.est, look.se, look.nu, look.overlap, at)
+        if self._by_level is not None:
+            self._by_level.add(look.est, look.se, look.nu, look.s0, at, look.s0 / look.overlap)
+
+    def landmarks(self) -> dict[str, Any] | None:
+        """As `EffectWatch.landmarks`; None before a change."""
+        if self.change is None or (known := self._by_count.landmarks()) is None:
+            return None
+        return known if self._by_level is None else known | {"by_level": self._by_level.landmarks()}
+
+    def state(self) -> dict[str, Any]:
+        """What is known so far, as plain data."""
+        known = self._by_count.state()
+        return known if self._by_level is None else known | {"by_level": self._by_level.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`, or from `landmarks`. Earlier versions have one watch, which counts for both."""
+        self._by_count.restore(state)
+        if self._by_level is not None:
+            self._by_level.restore(state.get("by_level") or state)
