@@ -26,7 +26,8 @@ from app.experiments.contract.report import Effect
 from app.experiments.contract.series import Series
 from app.experiments.rendering import words
 from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
-from app.experiments.statistics.pairs import Discordant, paired_look
+from app.experiments.statistics.look import Slack
+from app.experiments.statistics.pairs import Discordant, PairedLook, paired_look
 from app.experiments.storage.columns import PairColumns, Tables
 from app.exposures.wire import Failure, FinishCode, Skip
 
@@ -35,7 +36,9 @@ Side = Literal["higher", "lower", "undecided"]
 
 
 class PairedValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of each pair, and its mean. `interval` is a confidence sequence: it holds whenever one looks."""
+    """A number of each pair, and its mean, of copies that were answered. The interval of `value` is a confidence
+    sequence: it holds whenever one looks.
+    """
 
     metric: str
     kind: Literal["difference", "ratio", "share", "mean"]
@@ -44,7 +47,7 @@ class PairedValue(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     value: Effect
     side: Side | None = None
-    """None where there is no value to compare with."""
+    """Whatever values that were seen the failed copies had had. None where there is no value to compare with."""
 
 
 class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +142,8 @@ class ShadowEvidence:
         self.compared = self.tokens = 0
         self.failed: Counter[str] = Counter()
         self._cells = UnitTable(len(METRICS), max_units)
+        self._least, self._most = np.full(len(METRICS), np.inf), np.full(len(METRICS), -np.inf)
+        """The range of each metric's values."""
         self._events = {name: _Event() for name in EVENTS}
 
     @property
@@ -159,6 +164,8 @@ class ShadowEvidence:
         values = np.stack([_numbers(answered, metric) for metric in METRICS], axis=1)
         known = np.isfinite(values)
         n, x = known.astype(np.float64), np.where(known, values, 0.0).astype(np.float64)
+        self._least = np.fmin(self._least, np.where(known, values, np.inf).min(axis=0))
+        self._most = np.fmax(self._most, np.where(known, values, -np.inf).max(axis=0))
         some = known.any(axis=1)
         zeros = np.zeros(int(some.sum()), np.int32)
         self._cells.add(CellBlock(answered.unit[some], zeros, zeros.astype(np.int8), n[some], x[some], n[some]))
@@ -180,13 +187,19 @@ class ShadowEvidence:
         lower, upper = interval if interval is not None else (None, None)
         side: Side | None = None
         if metric.kind in ("difference", "ratio"):
-            side = _side(lower, upper)
+            side = _side(*(self._reach(number, look).widen(interval) or (None, None)))
         value = Effect(
             estimate=_in_unit(metric, look.est), lower=_in_unit(metric, lower), upper=_in_unit(metric, upper)
         )
         return PairedValue(
             metric=metric.name, kind=metric.kind, pairs=look.pairs, units=look.units, value=value, side=side
         )
+
+    def _reach(self, number: int, look: PairedLook) -> Slack:
+        """What the copies that failed allow for: each may have had any value that was seen."""
+        failed = self.failed.total()
+        share = failed / (failed + look.pairs / self._cells.share)
+        return Slack(share * (look.est - float(self._least[number])), share * (float(self._most[number]) - look.est))
 
 
 class _Event:
@@ -302,7 +315,8 @@ def headline(report: ShadowReport) -> str:
     first = next((primary for primary in report.primaries if primary.compared), None)
     parts = [_NO_PAIRS] if first is None else [_of_copies(report, first)]
     if first is not None and (value := _value(first, "ttft")) is not None:
-        parts.append(f"first token {_late(value.value)}")
+        could_change = value.side == "undecided" != _side(value.value.lower, value.value.upper)
+        parts.append(f"first token {_late(value.value)}" + (", which the failed ones could change" * could_change))
     failed: dict[str, int] = {}
     for primary in report.primaries:
         for why, count in primary.failed.items():
@@ -360,7 +374,8 @@ def _late(value: Effect) -> str:
 def _beside(primary: ShadowOf) -> Iterator[Block]:
     yield Heading(f"Beside {primary.primary}")
     failed = ", ".join(f"{words.count(count)} {why.replace('_', ' ')}" for why, count in primary.failed.items())
-    yield Paragraph([f"{words.count(primary.compared)} compared; failed: {failed or 'none'}."])
+    sides = " A side is one that these cannot have changed, with any values that were seen." if failed else ""
+    yield Paragraph([f"{words.count(primary.compared)} compared; failed: {failed or 'none'}.{sides}"])
     if primary.values:
         rows = [
             [

@@ -194,6 +194,24 @@ def test_failures_count_and_are_compared_with_nothing() -> None:
     assert {value.pairs for value in report.values} == {1}
 
 
+def test_a_shadow_that_fails_on_its_slowest_copies_is_not_said_to_be_earlier() -> None:
+    """Both are alike: what the slowest 5 % would have taken is missing."""
+    random = np.random.default_rng(1)
+    shadow, primary = np.exp(random.normal(-1.2, 0.5, (2, 1500)))
+    fails = shadow > np.quantile(shadow, 0.95)
+    failed: dict[str, Any] = {"error": Failure.TIMEOUT, "tokens": None, "equal": None, "ttft_s": None}
+    fields = [
+        {"unit": number % 250} | (failed if fails[number] else {"ttft_s": float(shadow[number] - primary[number])})
+        for number in range(1500)
+    ]
+    shadows = evidence(Recorder().pairs(*fields))
+    first = value_evidence(shadows, "ttft")
+    assert first.value.upper is not None
+    assert first.value.upper < 0
+    assert first.side == "undecided"
+    assert ", which the failed ones could change; 75 failed" in headline(report(primaries=[shadows.report("blue")]))
+
+
 def test_values_that_are_missing_are_no_values() -> None:
     shadows = evidence(Recorder().pairs({"ttft_s": None, "length_ratio": 0.0}, {"cosine": 0.5}))
     assert value_evidence(shadows, "ttft").pairs == 1
