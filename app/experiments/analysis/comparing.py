@@ -25,6 +25,7 @@ from app.experiments.analysis.effect_changes import EffectChanges
 from app.experiments.analysis.metrics import Measure, why_without_value
 from app.experiments.analysis.rare_events import FEW, RareEvents
 from app.experiments.contract.report import (
+    WORDS,
     ArmValue,
     Better,
     Comparison,
@@ -103,9 +104,6 @@ class EffectHistory:
             for at, estimate, lower, upper, ln_e, verdict in state["points"]
         ]
 
-
-WORDS: tuple[Verdict, ...] = ("better", "worse", "different", "equivalent")
-"""Verdicts that say something about the effect."""
 
 AGAINST: tuple[Verdict, ...] = ("worse", "different")
 """Verdicts on a primary metric that speak against a treatment. Where neither direction is better, the arms were meant

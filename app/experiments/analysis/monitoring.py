@@ -286,7 +286,10 @@ class Monitoring:
             for verdict in verdicts
             if verdict.measure.role == "primary" and verdict.word in ("better", *AGAINST)
         ]
-        text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
+        text = (
+            "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong. Chance alone "
+            f"does that in at most {100 * self._experiment.alpha:g} % of the runs."
+        )
         occurrences = [
             self._hold(
                 f"aa {verdict.key}",

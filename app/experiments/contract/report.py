@@ -401,6 +401,9 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
     """Further facts, as plain data."""
 
 
+WORDS: tuple[Verdict, ...] = ("better", "worse", "different", "equivalent")
+"""Verdicts that say something about the effect."""
+
 Cause = Literal[
     "",
     "alarm",

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from app.experiments.contract.report import (
     HARMS,
+    WORDS,
     ArmDistribution,
     AutomationStatus,
     Comparison,
@@ -242,7 +243,7 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
 
 
 def _verdict(report: Report, comparison: Comparison) -> str:
-    holds = comparison.since is not None and comparison.verdict not in ("too_early", "invalid") and not comparison.doubt
+    holds = comparison.since is not None and comparison.verdict in WORDS and not comparison.doubt
     since = words.moment(comparison.since or 0.0, report.at, short=True) if holds else ""
     non_inferior = comparison.non_inferior and not comparison.doubt
     text = words.verdict(comparison.verdict, non_inferior=non_inferior, since=since)

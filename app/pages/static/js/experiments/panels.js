@@ -8,6 +8,7 @@ import { amount, effectInWords, METRICS, metricName, verdict } from "./words.js"
 
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
 const OF_STREAMS = new Set(["ttft", "itl", "itl_max", "tokens_per_second"]); // what an unstreamed answer has not
+const SAYS = new Set(["better", "worse", "different", "equivalent"]); // verdicts on an effect
 /** @type {Record<string, string>} */
 const ATTRIBUTES = {
   dialect: "Dialect",
@@ -57,7 +58,7 @@ export function metrics(report, arms, colourOf) {
         ),
         cell("Verdict", [
           verdict(comparison.verdict),
-          comparison.since && !comparison.doubt
+          comparison.since && !comparison.doubt && SAYS.has(comparison.verdict)
             ? h("div", { class: "hint small" }, "since ", time(comparison.since))
             : null,
           comparison.doubt ? h("div", { class: "hint small" }, comparison.doubt) : null,

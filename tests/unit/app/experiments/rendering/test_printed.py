@@ -14,7 +14,6 @@ from app.experiments.analysis.comparing import (
     RECORDED,
     SCORED,
     VALUED,
-    WORDS,
     Doubt,
     decision_of,
     effect_of,
@@ -22,7 +21,16 @@ from app.experiments.analysis.comparing import (
     verdict_of,
 )
 from app.experiments.analysis.metrics import Measure
-from app.experiments.contract.report import Better, Comparison, Effect, Report, Scale, SubgroupEffect, Subgroups
+from app.experiments.contract.report import (
+    WORDS,
+    Better,
+    Comparison,
+    Effect,
+    Report,
+    Scale,
+    SubgroupEffect,
+    Subgroups,
+)
 from app.experiments.rendering import document as text
 from app.experiments.rendering.reports import document
 from app.experiments.statistics.sequences import confidence_sequence

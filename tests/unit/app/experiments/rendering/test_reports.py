@@ -16,6 +16,7 @@ from app.experiments.contract.report import (
     Distribution,
     Effect,
     Report,
+    Verdict,
     summary_of,
 )
 from app.experiments.rendering import document as markdown
@@ -319,3 +320,14 @@ def test_the_report_says_by_how_much_history_reduces_the_variance() -> None:
 def test_thinned_units_are_reported_with_what_guardrails_and_the_split_keep() -> None:
     shown = as_markdown(msgspec.structs.replace(SHIP, thinned=0.25))
     assert "25.0 % of the units are kept for metrics. Guardrails keep up to two million units with an event" in shown
+
+
+def test_since_stands_beside_a_verdict_on_the_effect_alone() -> None:
+    """While records are counted again, a word outlives its verdict."""
+    verdicts: tuple[Verdict, ...] = ("better", "undecided", "invalid")
+    said = []
+    for verdict in verdicts:
+        ttft = msgspec.structs.replace(TTFT, verdict=verdict, since=NOW - 3600)
+        shown = " ".join(text.text(document(msgspec.structs.replace(SHIP, primary=[ttft]))).split())
+        said.append(f"{verdict} since" in shown)
+    assert said == [True, False, False]
