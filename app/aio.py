@@ -260,18 +260,18 @@ class IdleTimeout(TimeLimit):
     """Raises TimedOut if the block does not update `last` for `idle_s` seconds, DeadlinePassed at `deadline`.
 
     Both are event-loop times. `last` is checked once per idle period: a timer per chunk would cost more than relaying
-    the chunk. With a `sign`, that is called after each `sign_s` seconds without an update, and the check is made as
-    often.
+    the chunk. With a `sign`, that is called after each `sign_s` seconds in which nothing was `shown`, and the check is
+    made as often: what comes need not be anything that is passed on.
     """
 
-    __slots__ = ("_deadline", "_idle_s", "_is_paused", "_sign", "_sign_s", "_signed", "last")
+    __slots__ = ("_deadline", "_idle_s", "_is_paused", "_sign", "_sign_s", "last", "shown")
 
     def __init__(
         self, idle_s: float, deadline: float, sign_s: float = math.inf, sign: Callable[[], None] | None = None
     ) -> None:
         loop = asyncio.get_running_loop()
         self._idle_s, self._deadline, self._sign_s, self._sign = idle_s, deadline, sign_s, sign
-        self.last, self._signed = loop.time(), -math.inf
+        self.last = self.shown = loop.time()
         self._is_paused = False
         super().__init__(min(self.last + (sign_s if sign_s < idle_s else idle_s), deadline), loop)
 
@@ -305,9 +305,9 @@ class IdleTimeout(TimeLimit):
         if now >= ends:
             self.pass_now()
             return
-        signs = max(self.last, self._signed) + self._sign_s
+        signs = self.shown + self._sign_s
         if now >= signs and self._sign is not None:
-            self._signed, signs = now, now + self._sign_s
+            self.shown, signs = now, now + self._sign_s
             self._loop.call_soon(self._give_sign)  # its errors are not those of other limits
         self.when = min(ends, signs)
         self._alarm.add(self)

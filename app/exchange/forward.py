@@ -682,7 +682,10 @@ class Relay:
         self._idle.last = now = self._clock()
         for take in self._takers:
             take(now, chunk)
-        return self._names.renamed(data, are_checked=data is chunk) if data else b""
+        if not data:
+            return b""
+        self._idle.shown = now
+        return self._names.renamed(data, are_checked=data is chunk)
 
 
 class malformed_answers:
