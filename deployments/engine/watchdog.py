@@ -183,7 +183,11 @@ class Work:
     def goes_on(self) -> bool:
         """Whether they have used some since the last call, or wait for a core or a disk. The first call after `begin`
         does not know, and takes them for working."""
-        now, used = self._clock(), sum(map(_cpu_s, processes := list(_with_descendants(self._pids))))
+        now, processes = self._clock(), list(_with_descendants(self._pids))
+        known = [seconds for seconds in map(_cpu_s, processes) if seconds is not None]
+        if not known:  # a kernel or a sandbox that does not tell
+            return True
+        used = sum(known)
         seen, self._seen = self._seen, (now, used)
         if seen is None or used - seen[1] > WORKING_SHARE * (now - seen[0]):
             return True
@@ -202,18 +206,15 @@ def _with_descendants(pids: Iterable[int]) -> Iterator[int]:
             pending += map(int, children.split())
 
 
-def _cpu_s(pid: int) -> float:
-    """The time for which the threads of a process have run, and waited to run."""
-    times = 0
-    for schedstat in _of_threads(pid, "schedstat"):
-        ran, waited, _ = schedstat.split()
-        times += int(ran) + int(waited)
-    return times / 1e9
+def _cpu_s(pid: int) -> float | None:
+    """The time for which the threads of a process have run, and waited to run; None if that is not known."""
+    times = [sum(map(int, schedstat.split()[:2])) for schedstat in _of_threads(pid, "schedstat")]
+    return sum(times) / 1e9 if times else None
 
 
 def _waits(pid: int) -> bool:
-    """Whether a process waits for a core, or a disk."""
-    return _read(f"/proc/{pid}/stat").rpartition(b")")[2][:3].strip() in (b"R", b"D")
+    """Whether a thread of a process waits for a core, or a disk."""
+    return any(stat.rpartition(b")")[2][:3].strip() in (b"R", b"D") for stat in _of_threads(pid, "stat"))
 
 
 def _of_threads(pid: int, file: str) -> Iterator[bytes]:

@@ -155,6 +155,21 @@ def test_a_stopped_process_does_not_work(process: "subprocess.Popen[bytes]") -> 
     assert work.goes_on()
 
 
+@pytest.mark.parametrize("process", [RESTS], indirect=True)
+def test_an_engine_whose_times_are_not_known_is_taken_for_one_that_works(
+    process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.open", _refused)
+    for pids in ([process.pid], []):
+        work = Work(pids)
+        work.goes_on()
+        assert work.goes_on()
+
+
+def _refused(*_: object) -> int:
+    raise PermissionError
+
+
 REPLICA = textwrap.dedent("""
     import asyncio, multiprocessing, socket, sys, time
     from types import SimpleNamespace
