@@ -107,9 +107,9 @@ def _pause(state: State, facts: RolloutInput, request: ManualDecision, now: floa
 
 def _resume(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
     if state.phase == "running":
-        if not facts.standing:
+        if not (facts.standing or live_alarms(state, facts)):  # the latter are of guardrails that only tell
             raise Conflict("The experiment runs: there is nothing to resume")
-        return transition_to(state, "decision", "", by=request.by, cleared_until=now)
+        return transition_to(state, "decision", "", by=request.by, cleared_until=now, armed_since=now)
     if facts.experiment.state == "paused":
         raise Conflict("Its configuration says `state: paused`: change it there")
     if facts.has_control_plane and (state.stops or state.intent is not None):

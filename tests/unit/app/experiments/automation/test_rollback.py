@@ -250,6 +250,19 @@ async def test_an_alarm_stands_after_the_cooldown_until_a_manager_clears_it(stag
     assert text.startswith("resume, by alice: it is time. That clears an alarm: The alarm of error on green stands")
 
 
+async def test_a_manager_clears_the_alarm_of_a_guardrail_that_only_tells(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(ramp=RAMP, guardrails=[{"event": "error", "action": "alert"}]))
+    stage.wait(1)
+    stage.send(blue=60, green_fails=30)
+    await stage.settle()
+    stage.now += 2.0
+    assert [alarm["kind"] for alarm in stage.ask("/report")["alarms"]] == ["guardrail"]
+    assert (stage.acting["state"], stage.decide("resume").status) == ("running", 200)
+    stage.now += 2.0
+    assert stage.ask("/report")["alarms"] == []
+    assert "nothing to resume" in json.loads(stage.decide("resume").body)["message"]
+
+
 async def test_a_manager_that_resumes_a_rollback_clears_its_alarm(stage: Stage) -> None:
     stage.wait(1)
     stage.send(blue=60, green_fails=30)
