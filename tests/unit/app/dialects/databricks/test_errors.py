@@ -28,6 +28,7 @@ from app.errors import (
     NotFound,
     PreconditionFailed,
     PreconditionRequired,
+    Queued,
     Rejected,
     Suspected,
     SwitchyardError,
@@ -77,6 +78,7 @@ CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
     (Unavailable("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
     (Unanswered("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
     (Unreachable("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
+    (Queued("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
     (DeadlinePassed("m"), 504, "DEADLINE_EXCEEDED", platform.DeadlineExceeded),
     (TimedOut("m"), 504, "DEADLINE_EXCEEDED", platform.DeadlineExceeded),
 ]
