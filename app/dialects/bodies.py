@@ -80,22 +80,32 @@ def _check_members(body: dict[str, Any]) -> None:
 # Contract: vLLM 0.29 hands a request to its engine as msgpack, which has no longer integers.
 
 _LEAST, _MOST, _INTEGER = -(2**63), 2**64 - 1, frozenset({int})
-_OWN = frozenset({"arguments", "chat_template_kwargs", "client_metadata", "documents", "metadata"})
-"""Members whose values are the caller's own: an engine reads them as text, or not at all."""
+_OWN = frozenset({"chat_template_kwargs", "client_metadata", "documents", "metadata"})
+"""Fields of a request whose values are the caller's own: an engine reads them as text, or not at all."""
 
 _TOOLS = frozenset({"functions", "tools"})
+_CONVERSATION = frozenset({"input", "messages"})
+_OF_CALLS = frozenset({"arguments", "input"})
+"""The same in a conversation: what tools were called with."""
+
+_NONE: frozenset[str] = frozenset()
 
 
-def check_large_numbers(body: Any, *, with_tools: bool) -> None:
-    """Raises BadRequest, naming the field, for an integer of more than 64 bits and for an infinite number in a value of
-    JSON. `with_tools`: the answer has to follow the schemas of the tools, too."""
-    if (location := _large_number(body, _OWN if with_tools else _OWN | _TOOLS)) is not None:
-        path = field_path(location)
-        raise BadRequest(f"{path}: a number has at most 64 bits", param=path)
+def check_large_numbers(body: Any, *, with_tools: bool, within: str = "") -> None:
+    """Raises BadRequest, naming the field, for an integer of more than 64 bits and for an infinite number in a request.
+    `with_tools`: the answer has to follow the schemas of the tools, too. `within`: the field that has the body."""
+    own = _OWN if with_tools else _OWN | _TOOLS
+    for name, value in body.items():
+        if name in own:
+            continue
+        location = _large_number(value, _OF_CALLS if name in _CONVERSATION else _NONE)
+        if location is not None:
+            path = field_path([within, name, *location] if within else [name, *location])
+            raise BadRequest(f"{path}: a number has at most 64 bits", param=path)
 
 
 def _large_number(value: Any, own: frozenset[str]) -> list[int | str] | None:
-    """The location of the first one."""
+    """The location of the first one, but for those in members that are the caller's `own`."""
     if isinstance(value, dict):
         places: Iterable[tuple[int | str, Any]] = ((name, item) for name, item in value.items() if name not in own)
     elif isinstance(value, list):
@@ -108,8 +118,7 @@ def _large_number(value: Any, own: frozenset[str]) -> list[int | str] | None:
         )
         return [] if is_large else None
     for place, item in places:
-        # The `input` of a tool's call is an object of its own; that of a request is none.
-        if isinstance(item, str) or (place == "input" and isinstance(item, dict)):
+        if isinstance(item, str):
             continue
         if (location := _large_number(item, own)) is not None:
             return [place, *location]

@@ -378,7 +378,7 @@ def merged(body: dict[str, Any]) -> dict[str, Any]:
     if twice := next((name for name in extra if name in body), None):
         raise BadRequest(f"extra_params.{twice}: the request has the field '{twice}' too", param="extra_params")
     decoded: dict[str, Any] = without_nulls({name: _decoded(value) for name, value in extra.items()})
-    check_large_numbers({"extra_params": decoded}, with_tools=False)
+    check_large_numbers(decoded, with_tools="tool_choice" in decoded or "tool_choice" in body, within="extra_params")
     return rest | decoded
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.dialects.bodies import nested_json
+from app.dialects.bodies import check_large_numbers, nested_json
 from app.dialects.common.requests import temperature
 from app.dialects.friendli.fields import GenerationFields, ResponseFormat
 from app.engine.constraints import MOST_BYTES, MOST_CHARACTERS
@@ -83,6 +83,7 @@ def _complete(schema: str | dict[str, Any]) -> dict[str, Any]:
             schema = nested_json(schema)
         except ValueError as error:
             raise _wrong("schema", f"not valid JSON: {error}") from None
+        check_large_numbers({"schema": schema}, with_tools=True, within="response_format")
     if not isinstance(schema, dict):
         raise _wrong("schema", "must be a JSON schema, an object")
     if len(written(schema)) > MOST_BYTES:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.dialects.bodies import Problem, nested_json, validated
+from app.dialects.bodies import Problem, check_large_numbers, nested_json, validated
 from app.dialects.common.fields import NonEmpty, Schema, absent, both, described_by, either, given, is_true, values
 from app.engine.pieces import MOST_CHARACTERS
 from app.errors import BadRequest, Unprocessable
@@ -171,6 +171,7 @@ def structured_outputs(grammar: Grammar, param: str) -> dict[str, Any]:
             value = nested_json(value)
         except ValueError as error:
             raise _invalid(param, str(error)) from None
+        check_large_numbers({param: value}, with_tools=True)
     if grammar.type == "json_schema" and isinstance(value, dict) and "schema" in value:
         value = value["schema"]
     if not isinstance(value, dict) or "properties" not in value:

@@ -177,6 +177,8 @@ def test_no_engine_gets_a_number_of_more_than_64_bits_and_the_refusal_names_its_
 
 SCHEMA = {"type": "object", "properties": {"a": {"default": "number"}}}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+STRICT = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}]
+AS_TEXT = json.dumps({"type": "object", "properties": {"a": {"default": 10**30}}, "required": ["a"]})
 TOOLS_OF_ANTHROPIC = [{"name": "f", "input_schema": SCHEMA}]
 FORMAT = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
 ASKED = [{"role": "user", "content": "hi"}]
@@ -200,6 +202,13 @@ def answer_to(to: str, fields: dict[str, Any], number: str) -> str:
     [
         ("openai chat", {"logit_bias": {"5": "number"}}, "logit_bias.5"),
         ("openai chat", {"vllm_xargs": {"a": [1, "number"]}}, "vllm_xargs.a[1]"),
+        *(
+            ("openai chat", {"vllm_xargs": {own: "number"}}, f"vllm_xargs.{own}")
+            for own in ("arguments", "documents", "input", "metadata", "tools")
+        ),
+        ("openai chat", {"tools": STRICT}, "tools[0].function.parameters.properties.a.default"),
+        ("friendli chat", {"response_format": {"type": "json_object", "schema": AS_TEXT}}, "schema.properties.a"),
+        ("tgi generate", {"parameters": {"grammar": {"type": "json", "value": AS_TEXT}}}, "grammar"),
         (
             "openai chat",
             {"response_format": FORMAT},
