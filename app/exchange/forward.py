@@ -30,6 +30,7 @@ from app.engine.errors import (
     error_in_first_chunk,
     field_named_in,
     media_refused,
+    with_own_field,
     with_public_name,
 )
 from app.engine.output import max_tokens, usage_of_answer
@@ -253,7 +254,8 @@ class Attempt:
         if (part := media_refused(error.message, call.body)) is not None:
             error.message = f"{part}: endpoint '{self._exchange.record.endpoint}' has a model for texts only"
             error.param = part
-        param = error.param or field_named_in(error.message, call.body)
+        error.message, param = with_own_field(error.message, error.param, call.body)
+        param = param or field_named_in(error.message, call.body)
         public = call.model or self._exchange.record.endpoint
         error.message = with_public_name(error.message, self._target.model, public)
         error.param, error.value = param, value_at(call.body, param)

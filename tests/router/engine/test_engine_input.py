@@ -10,6 +10,7 @@ from app.dialects.base import EngineRequest
 from app.errors import BadRequest
 from app.exchange.engine_input import TOKENIZER_ARGUMENTS, check_vectors, has_many_vectors
 from tests.router.conftest import Rig
+from tests.support.engine.fake_engine import refuse
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 AZURE = {"extra-parameters": "pass-through"}
@@ -217,3 +218,10 @@ def test_few_vectors_are_written_as_text_where_that_holds_the_engine(
         check_vectors(body, 4096)
     assert raised.value.param == "input"
     assert not has_many_vectors(EngineRequest("/v1/embeddings", body))
+
+
+def test_an_engines_refusal_of_log_probabilities_names_the_field_that_asked_for_them(rig: Rig) -> None:
+    message = "Requested sample logprobs of 20, which is greater than max allowed: 10"
+    rig.blue.answer = refuse(400, message, "logprobs")
+    answer = post(rig, "openai, chat", logprobs=True, top_logprobs=20)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "top_logprobs"), answer.text
