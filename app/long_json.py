@@ -18,6 +18,9 @@ from pydantic_core import from_json, to_json
 
 from app.errors import TooLarge
 
+LONG_BODY = 16 * 1024
+"""Bytes. Shorter JSON is read on the event loop: that takes milliseconds at most."""
+
 LONG_TEXT = 2048
 """Bytes, or characters, of a text that is set aside."""
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, SchemaValidator, from_json, to_json
 
 from app.errors import BadRequest, SwitchyardError, TooLarge
-from app.long_json import Outline, outlined, parsed
+from app.long_json import LONG_BODY, Outline, outlined, parsed
 from app.misspellings import Names
 
 _MOST_MEMBERS = 10_000
@@ -156,15 +156,12 @@ def peek(body: bytes) -> Mapping[str, Any]:
     if not body:  # not read yet
         return {}
     try:
-        if len(body) > _LONG_BODY:
+        if len(body) > LONG_BODY:
             return _Peeked(members(body))
         value = from_json(body)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-_LONG_BODY = 16 * 1024
 
 
 class _Peeked(Mapping[str, Any]):

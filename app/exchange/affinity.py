@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.config.endpoints import Affinity
-from app.config.schema import Config
 from app.dialects.base import Call
 from app.exchange.snapshot import Snapshot
 from app.exposures.identity import CONVERSATIONS, SESSION_HEADER, has_previous_turns, own_key, stable_prefix
@@ -33,7 +32,7 @@ class Place:
         self, snapshot: Snapshot, assignment: Assignment, caller: str, call: Call, headers: Mapping[str, str]
     ) -> None:
         """`caller` is the caller's id."""
-        self.scope = cache_scope(snapshot.config, assignment.endpoint, caller)
+        self.scope = cache_scope(snapshot, assignment.endpoint, caller)
         """The request's `cache_scope`. Prompts that share no cache need no replica in common."""
         self._snapshot, self._assignment, self._caller = snapshot, assignment, caller
         self._call, self._headers = call, headers
@@ -115,12 +114,12 @@ def _cut(text: str) -> str:
     return f"{len(text)}:{text[:_FIRST]}{text[-_LAST:]}"
 
 
-def cache_scope(config: Config, endpoint: str, caller: str) -> str:
+def cache_scope(snapshot: Snapshot, endpoint: str, caller: str) -> str:
     """Names the requests that may share cached prompts with this one, "" for all. `caller` is the caller's id,
     `endpoint` the endpoint's name, or that of a deployment which no endpoint lists."""
-    section = config.endpoints.get(endpoint)
+    section = snapshot.config.endpoints.get(endpoint)
     isolate = section.isolate_cache if section is not None else None
-    match isolate or ("caller" if config.access.knows_callers else "none"):
+    match isolate or ("caller" if snapshot.knows_callers else "none"):
         case "caller":
             return f"caller {caller}"
         case "endpoint":

@@ -53,9 +53,9 @@ from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.exposures.identity import CONVERSATIONS, SESSION_HEADER, conversation_key, has_previous_turns, unit_key
-from app.limits.bodies import LONG_BODY, Room
+from app.limits.bodies import Room
 from app.limits.limiter import estimate
-from app.long_json import size_of
+from app.long_json import LONG_BODY, size_of
 from app.routing.content_filter import check_content
 from app.routing.resilience import Suspicion
 from app.routing.rules import NO_CONVERSATION, ConversationTurn

@@ -57,6 +57,7 @@ from app.exchange.observers import Observer
 from app.exchange.request import refused_field
 from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
 from app.internal_api import NO_WAIT_HEADER, REPLICA_HEADER
+from app.long_json import LONG_BODY
 from app.telemetry.logs import event, where
 from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
 from app.upstream.target import Target
@@ -73,7 +74,6 @@ MAX_CONCURRENT_LOOKUPS = 64
 T = TypeVar("T")
 
 _log = logging.getLogger("switchyard")
-_LONG_BODY = 16 * 1024
 _LONG_ANSWER = 1024 * 1024
 """Bytes. Copying and searching a longer answer on the event loop would delay other streams."""
 _LONG_REQUEST = 256 * 1024
@@ -367,7 +367,7 @@ class Attempt:
         exchange, deadline = self._exchange, self._exchange.deadline
         flow = exchange.call.translation.engine_requests(serving)
         # Tokenizing a long prompt takes tens of milliseconds, in which the event loop would serve no other stream.
-        in_thread = exchange.call.translation.needs_model and exchange.size > _LONG_BODY
+        in_thread = exchange.call.translation.needs_model and exchange.size > LONG_BODY
         if in_thread:
             with until(deadline):
                 step = await asyncio.to_thread(_first_step, flow)
@@ -593,7 +593,7 @@ class Attempt:
     def _encode(self) -> Encode | None:
         """Writes a long body in a thread, where the event loop does not wait for it."""
         size, bodies = self._exchange.size, self._exchange.state.access.bodies
-        if size <= _LONG_BODY:
+        if size <= LONG_BODY:
             return None
         return lambda body, target: bodies.work(size, encoded_in_pieces, body, target)
 

@@ -19,9 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.aio import within
 from app.errors import LimitExceeded, Unavailable
-
-LONG_BODY = 16 * 1024
-"""Bytes. Shorter bodies are parsed on the event loop: they take milliseconds at most."""
+from app.long_json import LONG_BODY
 
 _VERY_LONG_BODY = 256 * 1024
 

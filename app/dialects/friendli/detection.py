@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from app.dialects.base import Request, is_openais_sdk
 from app.dialects.bodies import peek
+from app.long_json import LONG_BODY
 
 Form = Literal["classic", "modern"]
 _SDK = "friendli-core"  # in the current SDK's user agent
 _ALWAYS_SENT = "timeout_microseconds"  # by the previous SDK, as null unless its user sets it
 _ALWAYS_SENT_RAW = _ALWAYS_SENT.encode()
-_LONG_BODY = 16 * 1024
 
 FRIENDLIS_OWN = frozenset(
     "bad_word_tokens beam_search_type early_stopping embedding_to_replace encoder_no_repeat_ngram "
@@ -49,7 +49,7 @@ def is_friendli_completion(request: Request) -> bool:
     if "x-friendli-team" in headers or headers.get("authorization", "").startswith("Bearer flp_"):
         return True
     # A search in a list of 400,000 texts takes 80 ms, in which nothing else runs.
-    may_be = len(request.body) > _LONG_BODY or _MAY_BE_FRIENDLIS.search(request.body) is not None
+    may_be = len(request.body) > LONG_BODY or _MAY_BE_FRIENDLIS.search(request.body) is not None
     return may_be and _has_friendlis_fields(peek(request.body))
 
 

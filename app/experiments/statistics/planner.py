@@ -79,8 +79,6 @@ class PeekedTest:
 #
 # Where nothing differs, the probability that anything is ever selected is at most the level: k selected metrics have
 # e-values of m / (level k) each, so that the mean of all m, which is an e-process too, is at least 1 / level.
-
-
 #
 # Equal weights of 1 / m are those of a family that is known beforehand. Of one that grows, each member has the weight
 # of the place at which it came, which does not change when others come: the weighted mean of all is an e-process, too.
