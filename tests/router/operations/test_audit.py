@@ -235,7 +235,7 @@ def test_records_are_found_by_their_fields_and_page_by_page(audited: Audited) ->
     key = {"authorization": f"Bearer {audited.keys['boss']}"}
     lines = httpx.get(f"{audited.ramped.url}/api/audit", params={"format": "jsonl"}, headers=key)
     assert lines.headers["content-type"].startswith("application/jsonl")
-    assert [json.loads(line) for line in lines.text.splitlines()][: len(every)] == every
+    assert [record for line in lines.text.splitlines() if (record := json.loads(line))["call"]] == every
     for name, value in [("limit", "0"), ("limit", "x"), ("since", "x"), ("until", "nan"), ("outcome", "x"), ("x", "1")]:
         wrong = httpx.get(f"{audited.ramped.url}/api/audit", params={name: value}, headers=key)
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, name), value
