@@ -40,7 +40,8 @@ from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.logits.vllm_adapter import BatchProcessor
 from deployments.engine.model_info import add_model_card, engine_card
 from deployments.engine.scheduler import scheduler_class
-from deployments.engine.tried_requests import try_constraints
+from deployments.engine.trial import Trials
+from deployments.engine.tried_requests import trials_for, tried
 from deployments.engine.watchdog import Watchdog
 from deployments.weights import cache as weights
 from deployments.weights.sources import source_on
@@ -164,6 +165,14 @@ class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
 
     obstacle: str | None = None
     """Why the engine does not continue streams."""
+    trials: Trials | None = None
+    """Of constraints."""
+
+    async def start(self) -> None:
+        """Returns when constraints can be tried, too: a new replica's first requests may be a lost engine's streams."""
+        await super().start()
+        if self.trials is not None:
+            await self.trials.ready()
 
     def _start_async_llm_engine(self, vllm_engine_args: Any, vllm_engine_config: Any, placement_group: Any) -> Any:
         parallel = vllm_engine_config.parallel_config
@@ -178,8 +187,10 @@ class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
             parallel.worker_extension_cls = WORKER_EXTENSION
         scheduler = vllm_engine_config.scheduler_config
         scheduler.scheduler_cls = scheduler_class(scheduler.scheduler_cls, is_async=scheduler.async_scheduling)
+        self.trials = trials_for(vllm_engine_config)
         client = super()._start_async_llm_engine(vllm_engine_args, vllm_engine_config, placement_group)
-        try_constraints(client, vllm_engine_config)
+        if self.trials is not None:
+            client.add_request = tried(client.add_request, self.trials)
         return client
 
 

@@ -6,9 +6,10 @@ of its engine. Here a child does both first, with bounded CPU time and memory, a
 some tokens: from its beginning, and from wherever an answer may come to (`everywhere`). What the child does not survive
 is refused for a while; the rest costs the engine about the same again.
 
-The children are forks of one small process with xgrammar and the vocabulary. For each trial it is sent a file with the
-constraint, and a socket where a child says `STARTED`, and `DONE` in the end. If the other side hangs up, the child
-ends. Nothing is sent to the child there: the kernel would end it for that, too.
+The children are forks of one small process with xgrammar and the vocabulary, which says `READY` when it has imported
+them. For each trial it is sent a file with the constraint, and a socket where a child says `STARTED`, and `DONE` in the
+end. If the other side hangs up, the child ends. Nothing is sent to the child there: the kernel would end it for that,
+too.
 
     python -m deployments.engine.trial FILE_DESCRIPTOR < SETTINGS
 """
@@ -56,7 +57,7 @@ REFUSED_S = 600.0
 REMEMBERED = 4096
 """Constraints whose verdict is known."""
 
-STARTED, DONE = b".", b"1"
+READY, STARTED, DONE = b"+", b".", b"1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,12 @@ class Trials:
                 start_new_session=True,  # an interrupt at the terminal is not for it: it ends with this process
             )
         return self._process
+
+    async def ready(self) -> bool:
+        """Waits until the process, which imports for seconds, can try constraints. False if it has ended instead."""
+        self.start()
+        assert self._control is not None
+        return await asyncio.to_thread(self._control.recv, 1) == READY
 
     def close(self) -> None:
         """Ends the process; trials that are under way end, too."""
@@ -218,6 +225,7 @@ def _serve(control: socket.socket, vocabulary: str, any_whitespace: bool, bounds
     tokens = xgrammar.TokenizerInfo.deserialize_json(vocabulary)
     longest = np.argsort([-len(token) for token in tokens.decoded_vocab], kind="stable")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no child becomes a zombie
+    control.sendall(READY)
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
         if not message:

@@ -16,21 +16,20 @@ from app.engine.errors import TOO_COSTLY
 from deployments.engine.trial import Bounds, TooCostly, Trials, trial_s
 
 
-def try_constraints(client: Any, config: Any) -> None:
-    """Lets vLLM's engine `client` refuse requests whose constraint is too costly. `config` is its VllmConfig.
-
-    Of vLLM's backends this is for xgrammar, its default. llguidance has bounds of its own.
+def trials_for(config: Any) -> Trials | None:
+    """Trials for the model of vLLM's `config`, whose process is starting; None where vLLM compiles no constraint, or
+    knows better: of its backends they are for xgrammar, its default. llguidance has bounds of its own.
     """
     settings, model = config.structured_outputs_config, config.model_config
     if model.runner_type != "generate" or model.skip_tokenizer_init or settings.backend not in ("auto", "xgrammar"):
-        return
+        return None
     try:
         bounds = Bounds(total_s=trial_s(model.get_vocab_size()))
         trials = Trials(vocabulary(config), any_whitespace=not settings.disable_any_whitespace, bounds=bounds)
     except ValueError:  # a tokenizer that xgrammar does not know: vLLM says so when there is a constraint
-        return
+        return None
     trials.start()
-    client.add_request = tried(client.add_request, trials)
+    return trials
 
 
 def vocabulary(config: Any) -> str:

@@ -3,7 +3,8 @@
 A replica whose engine process has died would reject every request within a millisecond, and the ingress, which prefers
 the least loaded replica, would send it nearly all of them. Serve's health checks take half a minute to notice; refused
 connections are noticed at once and go to another replica. The exit also closes the connections of the engine's streams:
-the router knows from that alone that it has to continue them elsewhere.
+the router knows from that alone that it has to continue them elsewhere. A thread waits for the process's end, since the
+event loop may be busy for seconds: vLLM has it log an error for each stream.
 
 An engine hangs if it has requests, no output, and rests: it uses no CPU time, for longer than it ever did in a step of
 the last ten minutes, with a wide margin. vLLM's engine has an output for each step, also for one that computes but a
@@ -21,6 +22,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Any
 
 from app.telemetry.logs import event
@@ -114,7 +117,7 @@ class Watchdog:
         self._engine, self._core = engine, engine.engine_core
         self._silence = Silence()
         self._has_spoken = False
-        self._work = Work(self._pids())
+        self._work = Work([process.pid for process in self._processes()])
         # Nobody knows here what Ray's workers do, which may be on other nodes.
         self._are_elsewhere = engine.vllm_config.parallel_config.distributed_executor_backend == "ray"
         receive = self._core.get_output_async
@@ -128,6 +131,7 @@ class Watchdog:
 
     async def run(self) -> None:
         """Never returns otherwise."""
+        Thread(target=self._wait_for_end, name="engine's end", daemon=True).start()
         ticks = round(TICK_S / LOOK_EVERY_S)
         while True:
             for _ in range(ticks):
@@ -136,6 +140,11 @@ class Watchdog:
                 await asyncio.sleep(LOOK_EVERY_S)
             if self._hangs():
                 self._exit(f"had no output for {self._silence.lasts_s:.1f} s", event("engine_hung"))
+
+    def _wait_for_end(self) -> None:
+        if sentinels := [process.sentinel for process in self._processes()]:
+            wait(sentinels)
+            self._exit("died", event("engine_died"))
 
     def _hangs(self) -> bool:
         is_busy = self._engine.output_processor.has_unfinished_requests() and not self._core.utility_results
@@ -149,9 +158,9 @@ class Watchdog:
         # Without statistics it has no output for a step that computes a part of a prompt.
         return bool(self._engine.log_stats) and self._silence.is_hung
 
-    def _pids(self) -> list[int]:
-        manager = self._core.resources.engine_manager
-        return [process.pid for process in getattr(manager, "processes", ())]
+    def _processes(self) -> Sequence[Any]:
+        """The engine's, unless they are Ray's."""
+        return getattr(self._core.resources.engine_manager, "processes", ())
 
     def _exit(self, what: str, extra: dict[str, Any]) -> None:
         message = f"The engine {what}: this replica exits, so that its requests go to others and Serve starts a new one"
@@ -160,9 +169,9 @@ class Watchdog:
         # Sockets first, since clients wait for them: on exit the kernel frees gigabytes of memory before it closes
         # files.
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        for pid in self._pids():
+        for process in self._processes():
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)  # one that is stopped would not notice that this process is gone
+                os.kill(process.pid, signal.SIGKILL)  # one that is stopped would not notice that this process is gone
         os._exit(1)
 
 

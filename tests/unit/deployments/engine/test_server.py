@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from app.internal_api import REPLICA_AGE_HEADER, REPLICA_HEADER
+from deployments.engine.trial import Trials
 from tests.support.waiting import wait_until_async
 
 with warnings.catch_warnings():
@@ -26,6 +27,7 @@ with warnings.catch_warnings():
         QUEUE_TIME,
         SERVICE_TIME,
         DisconnectMiddleware,
+        Engine,
         LoadReport,
         ReplicaMiddleware,
         hand_over_when_stopped,
@@ -249,6 +251,31 @@ def test_a_model_on_cpus_runs_beside_its_scheduler_where_threads_are_not_bound()
 )
 def test_another_executor_chosen_by_ray_or_vllm_stays(chosen: str, processes: int, device: str, binding: str) -> None:
     assert executor(chosen, processes, device, binding) == chosen
+
+
+class SlowTrials(Trials):
+    """Those of a process that is still starting."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.has_started = asyncio.Event()
+
+    async def ready(self) -> bool:
+        return await self.has_started.wait()
+
+
+async def test_an_engine_has_started_when_constraints_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def started(_: Engine) -> None:
+        """vLLM's part has."""
+
+    monkeypatch.setattr("ray.llm._internal.serve.engines.vllm.vllm_engine.VLLMEngine.start", started)
+    engine: Any = object.__new__(Engine)
+    engine.trials = trials = SlowTrials()
+    starting = asyncio.create_task(engine.start())
+    await asyncio.wait({starting}, timeout=0.1)
+    assert not starting.done()
+    trials.has_started.set()
+    await starting
 
 
 class Streams:

@@ -148,7 +148,7 @@ def constraints(draw: st.DrawFn) -> tuple[str, str]:
 async def started(bounds: Bounds) -> AsyncIterator[Trials]:
     trials = Trials(TOKENS.serialize_json(), bounds=bounds)
     try:
-        await trials.check(*COMPILES["schema"])  # its process runs
+        assert await trials.ready()
         yield trials
     finally:
         trials.close()
@@ -267,6 +267,19 @@ async def test_few_trials_run_at_a_time_and_soon_at_a_low_priority(patient: Tria
     for request in waiting:
         request.cancel()
     await wait_until_async(lambda: not children(patient))
+
+
+async def test_who_is_ready_has_nothing_left_to_import(trials: Trials) -> None:
+    process = psutil.Process(trials.start().pid)
+    used = sum(process.cpu_times()[:2])
+    await trials.check(*COMPILES["schema"])
+    assert sum(process.cpu_times()[:2]) - used < 0.5, "importing takes some seconds of CPU time"
+
+
+async def test_one_that_ends_while_it_starts_will_not_be_ready() -> None:
+    trials = Trials("no vocabulary")
+    assert not await trials.ready()
+    trials.close()
 
 
 async def test_its_process_ends_with_the_owner_and_is_started_again_if_it_is_gone(trials: Trials) -> None:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -180,7 +181,7 @@ REPLICA = textwrap.dedent("""
             time.sleep(0.02)
             pipe.send(1)
 
-    async def main(port):
+    async def main(port, is_held):
         here, there = multiprocessing.Pipe()
         process = multiprocessing.get_context("spawn").Process(target=engine, args=(there,), daemon=True)
         process.start()
@@ -206,31 +207,52 @@ REPLICA = textwrap.dedent("""
             vllm_config=SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend="mp")),
         )
         watching = asyncio.create_task(Watchdog(vllm).run())
+        await core.get_output_async()
+        if is_held:
+            time.sleep(600)
         while True:
             await core.get_output_async()
 
     if __name__ == "__main__":
-        asyncio.run(main(int(sys.argv[1])))
+        asyncio.run(main(int(sys.argv[1]), sys.argv[2] == "held"))
 """)
+
+
+@contextmanager
+def replica(tmp_path: Path, loop: str) -> Iterator[tuple[psutil.Process, Callable[[], None]]]:
+    """One whose event loop is `held` or `free`: its engine's process, and what waits until its client's connection is
+    closed, and the replica has ended."""
+    script = tmp_path / "replica.py"
+    script.write_text(REPLICA)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = [sys.executable, str(script), str(server.getsockname()[1]), loop]
+        with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()}) as process:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as lines:
+
+                def closes() -> None:
+                    connection.settimeout(60)
+                    assert lines.read() == b""
+                    assert process.wait(10) == 1
+
+                yield psutil.Process(int(lines.readline())), closes
+                assert process.poll() is not None
 
 
 def test_the_connections_of_a_replica_whose_engine_is_stopped_are_closed(tmp_path: Path) -> None:
     """Its client sees their end, on a busy machine a little later, and the engine's process is gone as well."""
-    script = tmp_path / "replica.py"
-    script.write_text(REPLICA)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-        with subprocess.Popen([sys.executable, str(script), port], env=environment) as replica:
-            connection, _ = server.accept()
-            with connection, connection.makefile("rb") as lines:
-                engine = psutil.Process(int(lines.readline()))
-                time.sleep(LEAST_S + 2)
-                assert replica.poll() is None
-                engine.suspend()
-                stopped = time.monotonic()
-                connection.settimeout(60)
-                assert lines.read() == b""
-                assert LEAST_S - 1 < time.monotonic() - stopped < 30
-                assert replica.wait(10) == 1
-            wait_until(lambda: not engine.is_running() or engine.status() == "zombie", engine.status, within_s=10)
+    with replica(tmp_path, "free") as (engine, closes):
+        time.sleep(LEAST_S + 2)
+        engine.suspend()
+        stopped = time.monotonic()
+        closes()
+        assert LEAST_S - 1 < time.monotonic() - stopped < 30
+        wait_until(lambda: not engine.is_running() or engine.status() == "zombie", engine.status, within_s=10)
+
+
+@pytest.mark.parametrize("loop", ["free", "held"])
+def test_those_of_one_whose_engine_has_died_are_closed_whatever_its_event_loop_does(tmp_path: Path, loop: str) -> None:
+    with replica(tmp_path, loop) as (engine, closes):
+        time.sleep(LEAST_S / 4)  # it watches
+        engine.kill()
+        closes()
