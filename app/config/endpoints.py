@@ -43,7 +43,7 @@ class Continuation(Section):
     """Streams outlive their engine: another replica of the deployment continues them."""
 
     wait_s: float = Field(
-        default=10.0,
+        default=30.0,
         gt=0,
         description="Seconds that a stream waits for a replica that can continue it. With one replica, more than Serve "
         "takes to replace it, such as 180. Those that are full are waited for, too, within the request's time limit.",
