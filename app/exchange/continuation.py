@@ -296,6 +296,7 @@ class ContinuedStream:
             return False
         loop = asyncio.get_running_loop()
         since, outcome = self._idle.last, "ended"
+        noticed_s = loop.time() - since
         exchange.record.attempt_failed(_WHY[_reason(lost)], self._delivered.engine, continued=True)
         self._idle.pause()
         try:
@@ -312,9 +313,8 @@ class ContinuedStream:
             labels = exchange.assignment.endpoint, self._target.name
             exchange.state.telemetry.routing.continued(*labels, _reason(lost), outcome, pause_s)
             about = {"request_id": exchange.record.request_id, "endpoint": labels[0], "deployment": labels[1]}
-            moved = event(
-                "stream_moved", **about, reason=_reason(lost), outcome=outcome, pause_ms=round(pause_s * 1000, 1)
-            )
+            times = {"noticed_ms": round(noticed_s * 1000, 1), "pause_ms": round(pause_s * 1000, 1)}
+            moved = event("stream_moved", **about, reason=_reason(lost), outcome=outcome, **times)
             _log.warning("A stream has lost its engine", extra=moved)
         self._idle.resume()
         return True

@@ -719,6 +719,7 @@ def test_a_continued_stream_is_two_calls_in_its_trace_and_one_line_in_the_log(
     assert parents == [first.id, second.id]
     (moved,) = [vars(line)["fields"] for line in caplog.records if getattr(line, "event", "") == "stream_moved"]
     assert (moved["reason"], moved["outcome"], moved["deployment"]) == ("closed", "continued", "blue")
+    assert 0 <= moved["noticed_ms"] < moved["pause_ms"]
 
 
 def test_a_stream_that_finds_no_successor_has_no_call_of_one_in_its_trace(
