@@ -45,6 +45,8 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     pause_s: float = 0.0
     pauses: tuple[tuple[float, float], ...] = ()
     """When its client began to wait for another engine, and for how long: the first ones."""
+    paused_s: float | None = None
+    """For how long it has waited for another engine, if it does so now: the last of `pauses`, and a part of the sum."""
     admitted_s: float | None = None
     """The end of the wait for limits and the endpoint's queue."""
     sent_s: float | None = None

@@ -61,6 +61,14 @@ class RequestLog:
                 found.setdefault((record.endpoint, record.deployment), []).append(clock - record.sent)
         return found
 
+    def paused(self) -> dict[tuple[str, str], list[float]]:
+        """For how long, in seconds, streams have waited for another engine: by endpoint and deployment."""
+        clock, found = time.perf_counter(), dict[tuple[str, str], list[float]]()
+        for record, *_ in self._running.values():
+            if record.paused is not None:
+                found.setdefault((record.endpoint, record.deployment), []).append(clock - record.paused)
+        return found
+
     def add(self, record: Record, *, plan: str, caller_id: str, trace_id: int) -> None:
         """Adds a request whose answer has ended. Those without valid credentials are counted alone, in
         `app.access.refusals`: anyone can send them."""
@@ -111,6 +119,11 @@ class _Seen(msgspec.Struct):
         def since_arrival(at: float | None) -> float | None:
             return at - started if at is not None else None
 
+        pause_s, pauses, paused_s = record.pause_s, record.pauses, None
+        if record.paused is not None:
+            paused_s = self.clock - record.paused
+            pause_s, pauses = pause_s + paused_s, (*pauses, (record.paused - started, paused_s))
+
         return ListedRequest(
             id=record.request_id,
             at=self.now - duration,
@@ -130,8 +143,9 @@ class _Seen(msgspec.Struct):
             failed_attempts=record.failed_attempts,
             engine=record.engine,
             moves=record.moves,
-            pause_s=record.pause_s,
-            pauses=record.pauses,
+            pause_s=pause_s,
+            pauses=pauses,
+            paused_s=paused_s,
             admitted_s=since_arrival(record.admitted),
             sent_s=since_arrival(record.sent),
             first_byte_s=since_arrival(record.first_byte),

@@ -295,21 +295,18 @@ class ContinuedStream:
         if self._has_ended():
             return False
         loop = asyncio.get_running_loop()
-        since, outcome = self._idle.last, "ended"
-        noticed_s = loop.time() - since
-        exchange.record.attempt_failed(_WHY[_reason(lost)], self._delivered.engine, continued=True)
+        outcome, successor = "ended", None
+        noticed_s = loop.time() - self._idle.last
+        exchange.record.engine_lost(_WHY[_reason(lost)], self._delivered.engine, noticed_s)
         self._idle.pause()
         try:
             await self._succeeded(lost)
-            outcome = "continued"
-            exchange.record.moves += 1
-            exchange.record.engine = self._delivered.engine
+            outcome, successor = "continued", self._delivered.engine
         except asyncio.CancelledError:
             outcome = "deadline" if loop.time() >= exchange.deadline else "client_gone"
             raise
         finally:
-            pause_s = loop.time() - since
-            exchange.record.pause(pause_s)
+            pause_s = exchange.record.wait_ended(successor)
             labels = exchange.assignment.endpoint, self._target.name
             exchange.state.telemetry.routing.continued(*labels, _reason(lost), outcome, pause_s)
             about = {"request_id": exchange.record.request_id, "endpoint": labels[0], "deployment": labels[1]}

@@ -487,6 +487,8 @@ interface FailedAttempt {
   at_s: number;
   until_s: number;
   why: string;
+  /** Whether its engine was lost in the middle of a stream. */
+  interrupted: boolean;
   /** Whether another engine went on with the stream. */
   continued: boolean;
 }
@@ -514,6 +516,8 @@ interface ListedRequest {
   moves: number;
   pause_s: number;
   pauses: [number, number][];
+  /** How long it has waited for another engine so far; null: it does not. */
+  paused_s: number | null;
   admitted_s: number | null;
   sent_s: number | null;
   first_byte_s: number | null;

@@ -240,6 +240,7 @@ class Router:
             queued=self._queued,
             stops=self._stops_in_force,
             waiting=self.state.requests.waiting,
+            paused=self.state.requests.paused,
             sampled=self._sampled,
         )
         known = KnownFleet(fleet) if fleet is not None else None

@@ -33,7 +33,8 @@ CACHE_S = 1.0
 
 class OverviewApi(RoutedApi):
     """The routes. `queued` returns the number of requests in each endpoint's queue, `stops` the stopped deployments of
-    each, `waiting` for how many seconds requests have waited for each arm's answer. `clock`: monotonic seconds."""
+    each, `waiting` for how many seconds requests have waited for each arm's answer, and `paused` streams for another
+    engine. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -43,11 +44,13 @@ class OverviewApi(RoutedApi):
         queued: Callable[[], Mapping[str, int]],
         stops: Callable[[], Mapping[str, Collection[str]]],
         waiting: Callable[[], Mapping[Arm, Sequence[float]]] = dict,
+        paused: Callable[[], Mapping[Arm, Sequence[float]]] = dict,
         sampled: Callable[[Mapping[Arm, Counts]], None] = lambda counts: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._services, self._running, self._clock = services, running, clock
-        self._queued, self._stops, self._waiting, self._sampled = queued, stops, waiting, sampled
+        self._queued, self._stops, self._sampled = queued, stops, sampled
+        self._waiting, self._paused = waiting, paused
         self._recent = Recent(services.telemetry, clock())
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, RecentCounts | None] = (float("-inf"), None)
@@ -119,6 +122,7 @@ class OverviewApi(RoutedApi):
             services.recent_keys.seen_within(window.seconds),
             called(services.telemetry),
             self._waiting(),
+            self._paused(),
             self._running.silent_s,
         )
         return {

@@ -44,8 +44,8 @@ _STICKY: Mapping[str, tuple[str, str]] = {
 class Present(NamedTuple):
     """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown. `keys`: the
     sticky keys that each endpoint has had in the window. `called`: the deployments that this router has sent anything.
-    `waiting`: for how long requests have waited for the first byte of an answer, in seconds. `silent_s`: the age of
-    `replicas`, if the control plane does not answer."""
+    `waiting`: for how long requests have waited for the first byte of an answer, in seconds, and `paused`, streams for
+    another engine. `silent_s`: the age of `replicas`, if the control plane does not answer."""
 
     in_flight: Mapping[Arm, int]
     queued: Mapping[str, int]
@@ -55,6 +55,7 @@ class Present(NamedTuple):
     keys: Mapping[str, int] = {}
     called: Collection[str] = frozenset()
     waiting: Mapping[Arm, Sequence[float]] = {}
+    paused: Mapping[Arm, Sequence[float]] = {}
     silent_s: float | None = None
 
 
@@ -233,8 +234,10 @@ def _findings(
         found.append(EndpointFact("info", f"{of_those} left before the end of the answer."))
     late = _late(name, present, counts)
     found += [late] if late is not None else []
+    paused = _paused(name, present, counts)
+    found += [paused] if paused is not None else []
     working = sum(present.in_flight.get((name, arm), 0) for arm in counts)
-    if not done["requests"] or (done["answered"] == done["requests"] and late is None):
+    if not done["requests"] or (done["answered"] == done["requests"] and late is None and paused is None):
         found.append(_quiet(done["requests"], working))
     deviation = _deviation(name, endpoint, present, counts, _Drawn.of(name, endpoint, plans, drawn))
     found += [deviation] if deviation is not None else []
@@ -269,6 +272,20 @@ def _late(name: str, present: Present, arms: Collection[str]) -> EndpointFact | 
         return EndpointFact("warn", f"1 request has waited {longest:,.0f} s for its answer to begin: {by}.")
     return EndpointFact(
         "warn", f"{count:,} requests have waited for their answers to begin, the longest {longest:,.0f} s: {by}."
+    )
+
+
+def _paused(name: str, present: Present, arms: Collection[str]) -> EndpointFact | None:
+    """The streams that have lost their engines, and wait for others."""
+    paused = {arm: waits for arm in arms if (waits := present.paused.get((name, arm)))}
+    if not paused:
+        return None
+    count, longest = sum(map(len, paused.values())), max(map(max, paused.values()))
+    by = ", ".join(f"{len(waits):,} of {arm}" for arm, waits in paused.items())
+    if count == 1:
+        return EndpointFact("warn", f"1 stream is paused, and has waited {longest:,.0f} s for another engine: {by}.")
+    return EndpointFact(
+        "warn", f"{count:,} streams are paused, and wait for another engine, the longest {longest:,.0f} s: {by}."
     )
 
 

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, TextIO
 
 import msgspec
+from msgspec.structs import replace
 from pydantic_core import to_json
 
 from app.engine.output import Usage
@@ -124,9 +125,9 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class FailedAttempt(msgspec.Struct, frozen=True):
-    """A call of a deployment that has failed, or whose engine was lost and another one `continued` the stream: why, in
-    words, and from when until when, in seconds since the request's arrival. `engine`: the replica, "" if it has not
-    told its name."""
+    """A call of a deployment that has failed: why, in words, and from when until when, in seconds since the request's
+    arrival. `engine`: the replica, "" if it has not told its name. `interrupted`: its engine was lost in the middle of
+    a stream, which another one may continue; `continued`: another one has."""
 
     deployment: str
     at_s: float
@@ -134,6 +135,7 @@ class FailedAttempt(msgspec.Struct, frozen=True):
     why: str
     engine: str = ""
     continued: bool = False
+    interrupted: bool = False
 
 
 class Record(msgspec.Struct):
@@ -164,6 +166,8 @@ class Record(msgspec.Struct):
     """How long the client had no token for want of an engine, in all: from the last one before to the first after."""
     pauses: tuple[tuple[float, float], ...] = ()
     """When that began, in seconds since the request's arrival, and how long it took: the first `MOST_PAUSES`."""
+    paused: float | None = None
+    """Since when it has waited for another engine, if it does so now."""
     text: str = ""
     """What is recorded of the request's text: `whole`, `redacted`, or "" for none."""
     usage: Usage | None = None
@@ -187,18 +191,32 @@ class Record(msgspec.Struct):
         """Says whose management the request is."""
         self.endpoint, self.manages = endpoint, True
 
-    def pause(self, seconds: float) -> None:
-        """Adds a time without an engine, which ends now."""
+    def engine_lost(self, why: str, engine: str, silent_s: float) -> None:
+        """Notes that the stream waits for another engine, after `silent_s` seconds without a token."""
+        self.attempt_failed(why, engine, interrupted=True)
+        self.paused = time.perf_counter() - silent_s
+
+    def wait_ended(self, successor: str | None) -> float:
+        """Notes the end of that wait, and returns its seconds. `successor`: the engine that goes on; None: none."""
+        since, self.paused = self.paused or 0.0, None
+        seconds = time.perf_counter() - since
         self.pause_s += seconds
         if len(self.pauses) < MOST_PAUSES:
-            self.pauses = (*self.pauses, (time.perf_counter() - seconds - self.started, seconds))
+            self.pauses = (*self.pauses, (since - self.started, seconds))
+        if successor is not None:
+            self.moves += 1
+            self.engine = successor
+            *before, lost = self.failed_attempts
+            self.failed_attempts = (*before, replace(lost, continued=True))
+        return seconds
 
-    def attempt_failed(self, why: str, engine: str, *, continued: bool = False) -> None:
-        """Notes the end of an attempt, which has failed now."""
-        if self.sent is not None and len(self.failed_attempts) < MOST_PAUSES:
+    def attempt_failed(self, why: str, engine: str, *, interrupted: bool = False) -> None:
+        """Notes the end of an attempt, which has failed now, unless it is known: one that nobody has continued."""
+        is_known = sum(not failed.continued for failed in self.failed_attempts) >= self.attempts
+        if self.sent is not None and not is_known and len(self.failed_attempts) < MOST_PAUSES:
             now = time.perf_counter() - self.started
-            at = sum(self.pauses[-1]) if self.pauses else self.sent - self.started
-            failed = FailedAttempt(self.deployment, at, now, why, engine, continued)
+            at = max(self.sent - self.started, sum(self.pauses[-1]) if self.pauses else 0.0)
+            failed = FailedAttempt(self.deployment, at, now, why, engine, interrupted=interrupted)
             self.failed_attempts = (*self.failed_attempts, failed)
 
     @property

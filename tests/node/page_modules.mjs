@@ -20,7 +20,7 @@ const { minute, moment, signed, signedPercent, unbroken } = await load("format.j
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords, replicaWords } = await load("pages/traffic.js");
-const { phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
+const { attemptWords, phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
 const { planChanges } = await load("traffic/moves.js");
 
 const ANSWER = [
@@ -41,6 +41,7 @@ const ANSWER = [
 /** @type {Record<string, (...args: any[]) => unknown>} */
 const FUNCTIONS = {
   astrayWords,
+  attemptWords,
   cosine,
   diff,
   ends,

@@ -88,6 +88,21 @@ def test_requests_wait_from_the_call_of_a_deployment_to_the_first_byte() -> None
     assert log.waiting() == {}
 
 
+def test_a_stream_that_waits_for_another_engine_tells_for_how_long_so_far() -> None:
+    log = RequestLog()
+    record = Record("openai", "chat", "r", endpoint="chat", deployment="blue", attempts=1)
+    record.started, record.sent = record.started - 60, record.started - 60
+    log.begin(record, Sent, {}, caller_id="", trace_id=0)
+    assert (log.running()[0].paused_s, log.paused()) == (None, {})
+    record.engine_lost("its connection ended", "r0", 40.0)
+    (listed,) = log.running()
+    assert listed.paused_s == listed.pause_s == pytest.approx(40, abs=5)
+    assert listed.pauses == ((pytest.approx(20, abs=5), listed.paused_s),)
+    assert log.paused() == {("chat", "blue"): [pytest.approx(40, abs=5)]}
+    record.wait_ended("r1")
+    assert (log.running()[0].paused_s, log.paused()) == (None, {})
+
+
 def test_requests_that_anyone_can_send_are_not_listed() -> None:
     log = RequestLog()
     for kind in ("unauthorized", "unauthorized_throttled"):

@@ -166,6 +166,7 @@ REQUEST: dict[str, Any] = {
     "max_tokens": None,
     "pause_s": 0.0,
     "pauses": [],
+    "paused_s": None,
 }
 BEFORE = [
     ["Checked, and waited for limits and the queue", 0, 0.001],
@@ -197,8 +198,12 @@ def test_the_wait_for_another_engine_is_a_part_of_the_timeline(pauses: list[list
     assert call("phases", {**REQUEST, "pauses": pauses}) == [*BEFORE, *parts]
 
 
+NOT_LOST = {"continued": False, "interrupted": False}
+GONE = "its connection ended"
+
+
 def failed(at_s: float, until_s: float, why: str, **more: Any) -> dict[str, Any]:
-    return {"deployment": "blue", "engine": "", "at_s": at_s, "until_s": until_s, "why": why, "continued": False} | more
+    return {"deployment": "blue", "engine": "", "at_s": at_s, "until_s": until_s, "why": why, **NOT_LOST} | more
 
 
 @pytest.mark.parametrize(
@@ -226,14 +231,102 @@ def failed(at_s: float, until_s: float, why: str, **more: Any) -> dict[str, Any]
         ({"first_byte_s": None, "running": True}, [["Prepared", 0.001, 0.1], ["blue: no answer so far", 0.1, 101]]),
         (
             # Another engine has continued the stream: that is a pause, and no attempt that failed.
-            {"failed_attempts": [failed(0.1, 3, "it failed", continued=True)]},
+            {"failed_attempts": [failed(0.1, 3, "it failed", continued=True, interrupted=True)]},
             [["Prepared", 0.001, 0.1], ["blue: until the first byte", 0.1, 0.5], ["Answer", 0.5, 101]],
+        ),
+        (
+            # The first byte was the first engine's, not that of the one which has gone on.
+            {
+                "engine": "r2",
+                "failed_attempts": [failed(0.1, 3, GONE, engine="r1", continued=True, interrupted=True)],
+                "pauses": [[3, 96]],
+            },
+            [
+                ["Prepared", 0.001, 0.1],
+                ["blue (replica r1): until the first byte", 0.1, 0.5],
+                ["Answer", 0.5, 3],
+                [LOST, 3, 99],
+                ["Answer, continued", 99, 101],
+            ],
+        ),
+        (
+            {
+                "engine": "r1",
+                "failed_attempts": [failed(0.1, 3.5, GONE, engine="r1", interrupted=True)],
+                "pauses": [[3, 97.9]],
+            },
+            [
+                ["Prepared", 0.001, 0.1],
+                ["blue (replica r1): until the first byte", 0.1, 0.5],
+                ["Answer", 0.5, 3],
+                [LOST, 3, 100.9],
+                ["Ended: no engine went on", 100.9, 101],
+            ],
+        ),
+        (
+            # A whole answer that is collected from a stream has its first byte at its end.
+            {
+                "first_byte_s": 100.95,
+                "failed_attempts": [failed(0.1, 3.5, GONE, engine="r1", interrupted=True)],
+                "pauses": [[3, 97.9]],
+            },
+            [
+                ["Prepared", 0.001, 0.1],
+                [f"blue (replica r1): {GONE}", 0.1, 3],
+                [LOST, 3, 100.9],
+                ["Answered with the error", 100.9, 101],
+            ],
+        ),
+        (
+            {
+                "running": True,
+                "first_byte_s": None,
+                "failed_attempts": [failed(0.1, 3.5, GONE, engine="r1", interrupted=True)],
+                "pauses": [[3, 98]],
+                "paused_s": 98,
+            },
+            [["Prepared", 0.001, 0.1], ["blue: no answer so far", 0.1, 3], [LOST, 3, 101]],
         ),
     ],
 )
 def test_the_timeline_names_each_attempt_and_why_it_failed(request_: dict[str, Any], parts: list[Any]) -> None:
     shown = call("phases", {**REQUEST, "sent_s": 0.1, **request_})
     assert shown == [["Checked, and waited for limits and the queue", 0, 0.001], *parts]
+
+
+FIRST = failed(0.1, 20, GONE, engine="r1", continued=True, interrupted=True)
+
+
+@pytest.mark.parametrize(
+    ("request_", "lines"),
+    [
+        (
+            {"running": True, "paused_s": 40, "failed_attempts": [{**FIRST, "continued": False}]},
+            [f"blue (replica r1): {GONE} after 19.9 s; the stream has waited 40 s for another"],
+        ),
+        (
+            {"failed_attempts": [{**FIRST, "continued": False}]},
+            [f"blue (replica r1): {GONE} after 19.9 s; none went on"],
+        ),
+        (
+            {"engine": "r2", "failed_attempts": [FIRST]},
+            [f"blue (replica r1): {GONE} after 19.9 s, another went on", "blue (replica r2): it answered"],
+        ),
+        (
+            {"engine": "r2", "running": True, "failed_attempts": [FIRST]},
+            [f"blue (replica r1): {GONE} after 19.9 s, another went on", "blue (replica r2): it answers"],
+        ),
+        (
+            {"engine": "r2", "failed_attempts": [FIRST, failed(30, 50, "it failed", engine="r2", interrupted=True)]},
+            [
+                f"blue (replica r1): {GONE} after 19.9 s, another went on",
+                "blue (replica r2): it failed after 20 s; none went on",
+            ],
+        ),
+    ],
+)
+def test_a_stream_went_on_only_where_another_engine_has_gone_on(request_: dict[str, Any], lines: list[str]) -> None:
+    assert [one.replace(SPACE, " ") for one in call("attemptWords", {**REQUEST, **request_})] == lines
 
 
 def test_tokens_have_the_rate_at_which_engines_wrote() -> None:

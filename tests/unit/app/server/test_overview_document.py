@@ -78,6 +78,17 @@ def test_failures_come_first_and_nothing_is_called_good_beside_them(world: World
                 assert any(words in texts(endpoint) for words in says)
 
 
+def test_streams_that_wait_for_another_engine_are_told_of_and_nothing_is_called_good() -> None:
+    counts = {"blue": answered(9)}
+    one, *others = world(counts, paused={("chat", "blue"): [40.2]})["findings"]
+    said = "1 stream is paused, and has waited 40 s for another engine: 1 of blue."
+    assert one == {"severity": WARN, "text": said}
+    assert GOOD not in [finding["severity"] for finding in others]
+    two = world(counts, paused={("chat", "blue"): [3, 40.2]})["findings"][0]
+    said = "2 streams are paused, and wait for another engine, the longest 40 s: 2 of blue."
+    assert two["text"] == said
+
+
 @given(worlds())
 def test_a_share_that_is_far_from_its_percentage_has_a_reason_or_a_warning(world: World) -> None:
     for endpoint in shown(world).values():

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import sys
+import time
 
 import pytest
 
@@ -47,13 +48,35 @@ def test_a_line_has_the_event_its_fields_and_the_message() -> None:
 def test_a_wait_for_another_engine_has_its_place_and_the_first_are_kept_one_by_one() -> None:
     request = Record("openai", "chat", "r-1")
     request.started -= 100
-    for _ in range(MOST_PAUSES + 1):
-        request.pause(3.0)
-    assert request.pause_s == 3.0 * (MOST_PAUSES + 1)
-    assert len(request.pauses) == MOST_PAUSES
+    request.sent, request.attempts = request.started, 1
+    for number in range(MOST_PAUSES + 1):
+        request.engine_lost("its connection ended", f"r{number}", 3.0)
+        request.wait_ended(f"r{number + 1}")
+    assert request.pause_s == pytest.approx(3.0 * (MOST_PAUSES + 1), abs=1)
+    assert request.moves == MOST_PAUSES + 1
+    assert len(request.pauses) == len(request.failed_attempts) == MOST_PAUSES
     at, seconds = request.pauses[0]
     assert at == pytest.approx(97, abs=1)
-    assert seconds == 3.0
+    assert seconds == pytest.approx(3.0, abs=1)
+
+
+def test_a_lost_stream_was_continued_only_once_another_engine_has_gone_on() -> None:
+    request = Record("openai", "chat", "r-1", deployment="blue", engine="r0", attempts=1)
+    request.sent = request.started
+    request.engine_lost("its connection ended", "r0", 3.0)
+    assert [(one.engine, one.interrupted, one.continued) for one in request.failed_attempts] == [("r0", True, False)]
+    assert request.paused == pytest.approx(time.perf_counter() - 3, abs=1)
+    request.wait_ended("r1")
+    assert (request.moves, request.engine, request.paused) == (1, "r1", None)
+    request.engine_lost("it failed", "r1", 0.0)
+    request.wait_ended(None)
+    assert [(one.engine, one.continued) for one in request.failed_attempts] == [("r0", True), ("r1", False)]
+    assert (request.moves, request.engine) == (1, "r1")
+    request.attempt_failed("its answer ended before it was complete", "r1")  # that is known
+    assert len(request.failed_attempts) == 2
+    request.attempts, request.deployment = 2, "green"
+    request.attempt_failed("it could not be reached", "")
+    assert [one.deployment for one in request.failed_attempts] == ["blue", "blue", "green"]
 
 
 def test_a_record_without_an_event_is_json_too() -> None:

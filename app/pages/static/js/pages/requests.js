@@ -149,7 +149,7 @@ function list(root, { api, poll, announce, parameters }) {
             "li",
             { key: JSON.stringify([endpoint, deployment, status, error]) },
             h("b", {}, `${group.is_whole ? "" : "at least "}${whole(group.count)} × `),
-            result({ ...group, moves: 0 }),
+            result({ ...group, moves: 0, paused_s: null }),
             ` ${where}${deployment ? ` on ${deployment}` : ""}, last at ${moment(last_at)} `,
             h(
               "button",

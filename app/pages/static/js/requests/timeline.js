@@ -35,13 +35,13 @@ export function resultWords({ status, error }) {
 /**
  * The request's result in a word, with its mark.
  *
- * @param {{status: number, error: string, outcome: Outcome | null, moves: number}} request
+ * @param {{status: number, error: string, outcome: Outcome | null, moves: number, paused_s: number | null}} request
  */
-export function result({ status, error, outcome, moves }) {
+export function result({ status, error, outcome, moves, paused_s }) {
   const words = resultWords({ status, error });
   switch (outcome) {
     case null:
-      return mark("wait", "running");
+      return mark("wait", paused_s === null ? "running" : `paused for ${seconds(paused_s)}: waits for an engine`);
     case "left":
       return error === "no_engine" ? mark("info", words) : clientLeft();
     case "errors":
@@ -114,11 +114,34 @@ const PAUSE = 4; // the colour of a pause, after those of the four parts
 const place = (deployment, engine) => (engine ? `${deployment} (replica ${engine})` : deployment);
 
 /**
- * The calls of deployments that have failed before the answer. A stream that another engine has continued has not.
+ * The calls of deployments that have failed before the answer. A stream that is interrupted later has a pause.
  *
  * @param {ListedRequest} request
  */
-const failures = ({ failed_attempts }) => failed_attempts.filter(({ continued }) => !continued);
+const failures = ({ failed_attempts, first_byte_s, paused_s }) =>
+  failed_attempts.filter(({ continued, interrupted, until_s }, index) => {
+    const waits = paused_s !== null && index === failed_attempts.length - 1;
+    return !continued && !(interrupted && (waits || (first_byte_s !== null && first_byte_s < until_s)));
+  });
+
+/**
+ * The replica that has sent the first byte: others may have gone on.
+ *
+ * @param {ListedRequest} request
+ */
+const beginner = ({ failed_attempts, first_byte_s, engine }) =>
+  failed_attempts.find(({ interrupted, until_s }) => interrupted && first_byte_s !== null && first_byte_s < until_s)
+    ?.engine ?? engine;
+
+/**
+ * Whether the last engine was lost, and no other one has gone on so far.
+ *
+ * @param {ListedRequest} request
+ */
+const isLost = ({ failed_attempts }) => {
+  const last = failed_attempts.at(-1);
+  return last !== undefined && last.interrupted && !last.continued;
+};
 
 /**
  * The parts of the request's time, in order: what happened, from when to when, in seconds since its arrival.
@@ -127,7 +150,7 @@ const failures = ({ failed_attempts }) => failed_attempts.filter(({ continued })
  * @returns {Phase[]}
  */
 export function phases(request) {
-  const { admitted_s, sent_s, first_byte_s, duration_s: end, attempts, deployment, engine, running } = request;
+  const { admitted_s, sent_s, first_byte_s, duration_s: end, attempts, deployment, running, pauses } = request;
   const failed = failures(request);
   const most = attempts > 1 ? (/** @type {number} */ number) => `Attempt ${number}, ` : () => "";
   /** @type {{name: string, to: number | null, index: number}[]} */
@@ -138,13 +161,15 @@ export function phases(request) {
     index: 1,
   });
   failed.forEach(({ deployment: at, engine: replica, at_s, until_s, why }, index) => {
-    marks.push(ready(at_s), { name: `${most(index + 1)}${place(at, replica)}: ${why}`, to: until_s, index: 2 });
+    const [from, length] = pauses.findLast(([from]) => at_s <= from && from <= until_s) ?? [until_s, 0];
+    const to = Math.max(until_s, from + length);
+    marks.push(ready(at_s), { name: `${most(index + 1)}${place(at, replica)}: ${why}`, to, index: 2 });
   });
   // The last attempt is none of those: it has answered, or nothing came.
   const isOpen = failed.length < attempts;
   if (isOpen || !failed.length) {
     const until = first_byte_s !== null ? "until the first byte" : running ? "no answer so far" : "no answer";
-    const name = `${most(attempts)}${place(deployment || "Deployment", engine)}: ${until}`;
+    const name = `${most(attempts)}${place(deployment || "Deployment", beginner(request))}: ${until}`;
     marks.push(ready(sent_s), { name, to: first_byte_s, index: 2 });
   }
   marks.push({ name: isOpen ? "Answer" : "Answered with the error", to: end, index: 3 });
@@ -159,29 +184,48 @@ export function phases(request) {
     if (to === null) break;
   }
   // An error of the router itself has its first byte before any deployment was called.
-  return request.pauses.reduce(parted, found);
+  const parts = pauses.reduce(parted, found);
+  const last = parts.at(-1);
+  if (isLost(request) && last?.name.endsWith(CONTINUED)) last.name = "Ended: no engine went on";
+  return parts;
 }
 
 /**
- * How often deployments were called, and what became of each call.
+ * What became of each call of a deployment; of a stream, of each replica that has had it.
+ *
+ * @param {ListedRequest} request
+ * @returns {string[]}
+ */
+export function attemptWords(request) {
+  const { attempts, failed_attempts, deployment, engine, first_byte_s, paused_s, running } = request;
+  const words = failed_attempts.map((failed, index) => {
+    const { deployment: at, engine: replica, at_s, until_s, why, continued, interrupted } = failed;
+    const waits = paused_s !== null && index === failed_attempts.length - 1;
+    const lost = waits ? `; the stream has waited ${seconds(paused_s)} for another` : "; none went on";
+    const then = continued ? ", another went on" : interrupted ? lost : "";
+    return `${place(at, replica)}: ${why} after ${seconds(until_s - at_s)}${then}`;
+  });
+  const isAnswered = failures(request).length < attempts && first_byte_s !== null && !isLost(request);
+  return [...words, ...(isAnswered ? [`${place(deployment, engine)}: it ${running ? "answers" : "answered"}`] : [])];
+}
+
+/**
+ * How often deployments were called, and what became of each call that was not the only one.
  *
  * @param {ListedRequest} request
  * @returns {Child}
  */
-export function attemptWords(request) {
-  const { attempts, failed_attempts, deployment, engine, first_byte_s } = request;
-  if (!failed_attempts.length) return whole(attempts);
-  const words = failed_attempts.map(
-    ({ deployment: at, engine: replica, at_s, until_s, why, continued }) =>
-      `${place(at, replica)}: ${why} after ${seconds(until_s - at_s)}${continued ? ", another went on" : ""}`,
-  );
-  const isAnswered = failures(request).length < attempts && first_byte_s !== null;
+function attemptList(request) {
+  if (!request.failed_attempts.length) return whole(request.attempts);
   return h(
     "ol",
     { class: "attempts" },
-    [...words, ...(isAnswered ? [`${place(deployment, engine)}: it answered`] : [])].map((text) => h("li", {}, text)),
+    attemptWords(request).map((text) => h("li", {}, text)),
   );
 }
+
+const CONTINUED = ", continued";
+const NOTHING_S = 1e-6; // what the rounding of times may leave
 
 /**
  * The parts with a pause in one of them: what was before it, the pause itself, and what came after it.
@@ -194,8 +238,9 @@ function parted(parts, [at, length]) {
   const cut = parts.findLastIndex(({ from }) => from <= at);
   const whole = parts[cut];
   if (whole === undefined) return parts;
-  const end = Math.min(at + length, whole.to);
-  const after = { ...whole, name: whole.name.replace(/(, continued)?$/, ", continued"), from: end };
+  const end = whole.to - at - length > NOTHING_S ? at + length : whole.to;
+  const name = whole.name.endsWith(CONTINUED) ? whole.name : `${whole.name}${CONTINUED}`;
+  const after = { ...whole, name, from: end };
   return [
     ...parts.slice(0, cut),
     ...(at > whole.from ? [{ ...whole, to: at }] : []),
@@ -222,7 +267,7 @@ export function timeline(request, traceUrl) {
     ["Why", request.deployment ? (REASONS[request.reason] ?? (request.reason || "–")) : "–"],
     ["Caller", request.caller || "unknown"],
     ["Sent as", `${request.dialect}, ${request.operation.replaceAll("_", " ")}${request.stream ? ", streamed" : ""}`],
-    ["Attempts", attemptWords(request)],
+    ["Attempts", attemptList(request)],
     ...(request.moves
       ? [["Moved", `${count(request.moves, "time", "times")} to another engine; the wait: ${seconds(request.pause_s)}`]]
       : []),
