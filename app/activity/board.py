@@ -346,10 +346,10 @@ class Board:
     def _groups(self, requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
         """The failed requests by what they have in common: our failures before refusals, and before clients that left,
         and the most frequent first. `is_whole`: the list has all of the kind, so that `count` is no lower bound.
-        `last_at`: when the last one failed, which is `id`. `message` is the newest one that is known, of `messages`
-        different ones, and `engine_message` the newest of the engines' own."""
+        `last_at`: when the last one failed, which is `id`. `message` is the most frequent of `messages` different ones,
+        of several the newest, and `engine_message` the newest of the engines' own."""
         groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
-        messages: dict[tuple[str, str, int, str], set[str]] = {}
+        messages: dict[tuple[str, str, int, str], Counter[tuple[str, bool]]] = {}
         listed = Counter(request.kind for request in self._requests if request.failed)
         for request in sorted(requests, key=lambda one: one.ended_at, reverse=True):
             if not request.failed:
@@ -365,17 +365,18 @@ class Board:
                     "last_at": request.ended_at,
                     "id": request.id,
                     "message": "",
+                    "messages": 0,
                     "is_engines": False,
                     "engine_message": "",
                 },
             )
             group["count"] += 1
-            if request.message and not group["message"]:
-                group["message"], group["is_engines"] = request.message, request.is_engines
             group["engine_message"] = group["engine_message"] or request.engine_message
-            messages.setdefault(request.kind, set()).add(request.message)
-        for kind, group in groups.items():
-            group["messages"] = len(messages[kind] - {""})
+            if request.message:
+                messages.setdefault(request.kind, Counter())[request.message, request.is_engines] += 1
+        for kind, said in messages.items():
+            groups[kind]["messages"] = len(said)
+            ((groups[kind]["message"], groups[kind]["is_engines"]), _), *_ = said.most_common(1)
         return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["count"]))
 
     # Counts over time

@@ -349,9 +349,9 @@ def test_our_failures_come_before_refusals_and_those_before_clients_that_left() 
     ]
 
 
-def test_a_group_quotes_its_newest_message_and_says_how_many_there_are() -> None:
+def test_a_group_quotes_its_most_frequent_message_and_says_how_many_there_are() -> None:
     board = Board()
-    said = [(429, "over 5"), (429, "over 5"), (400, "a"), (400, "b"), (400, "b"), (400, "")]
+    said = [(429, "over 5"), (429, "over 5"), (400, "b"), (400, "b"), (400, "a"), (400, "")]
     board.take(report([request(number, status=of, message=text) for number, (of, text) in enumerate(said)]), NOW)
     groups = {one["status"]: (one["message"], one["messages"]) for one in board.requests(Wanted(), NOW)["groups"]}
     assert groups == {429: ("over 5", 1), 400: ("b", 2)}, "of the newest one no message is known"

@@ -174,7 +174,7 @@ function list(root, { api, poll, announce, parameters }) {
             message ? h("div", { class: "hint small told" }, message) : null,
             engine_message ? h("div", { class: "hint small told" }, `The engine: ${engine_message}`) : null,
             messages > 1
-              ? h("div", { class: "hint small" }, `${whole(messages)} different messages: this is the newest`)
+              ? h("div", { class: "hint small" }, `${whole(messages)} different messages: this is the most frequent`)
               : null,
           );
         }),
