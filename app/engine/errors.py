@@ -17,6 +17,8 @@ from app.errors import Broken, Incomplete, Rejected, SwitchyardError
 MALFORMED_RESPONSE = "The deployment returned a malformed response"
 ENDED_EARLY = "The deployment ended its response before it was complete"
 
+ENGINE_DIED = "The deployment's engine has died"
+
 ENGINE_DEAD = "EngineCore encountered an issue"
 """The beginning of vLLM's message for all requests of an engine that has died (`EngineDeadError`)."""
 
@@ -45,7 +47,7 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
             return exceeded
         return Rejected(message or "The engine rejected the request", status=status, param=param)
     if message is not None and message.startswith(ENGINE_DEAD):
-        return Incomplete("The deployment's engine has died", engine_message=message)
+        return Incomplete(ENGINE_DIED, engine_message=message)
     return Broken("The deployment failed while serving the request", engine_message=message or "")
 
 

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from app.aio import within
 from app.config.schema import Timeouts
 from app.engine.answers import EVENT_STREAM, QUESTIONS, Beginning, EventCheck, checked_answer
-from app.engine.errors import MALFORMED_RESPONSE, engine_error, engine_message, error_in_first_chunk
+from app.engine.errors import ENGINE_DIED, MALFORMED_RESPONSE, engine_error, engine_message, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import (
     Broken,
@@ -89,8 +89,9 @@ def failure(error: HttpError | TimeoutError | ValueError, target: Target) -> Ups
 
 
 def incomplete(target: Target) -> Incomplete:
-    """The error for a response that ends too early."""
-    return Incomplete(f"Deployment '{target.name}' ended its response before it was complete")
+    """The error for a response that ends too early: that of an application of ours, with its engine."""
+    early = f"Deployment '{target.name}' ended its response before it was complete"
+    return Incomplete(ENGINE_DIED if target.app is not None else early)
 
 
 async def failed(response: Response, target: Target) -> SwitchyardError:

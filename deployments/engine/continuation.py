@@ -35,9 +35,11 @@ from vllm.entrypoints.openai.sse_keep_alive import SSE_KEEP_ALIVE_COMMENT
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.outputs import LogprobsLists
 
+from app.engine.errors import ENGINE_DEAD
 from app.internal_api import (
     CONTINUATION_HEADER,
     CONTINUATION_MARKED,
@@ -69,6 +71,7 @@ class GenerationStream:
         """The engine's outputs are not merged."""
         self.is_generating = False
         """It is the engine's turn, not the API layer's."""
+        self.engine_has_died = False
         self.refused: str | None = None
         """Why it cannot be continued."""
         self._send, self._seed = send, seed
@@ -189,9 +192,14 @@ class GenerationStream:
             await self._send_body(self._taken() + _mark(tokens))
 
     async def _end(self) -> None:
-        """The response is complete. Without the last output, its end is an error: a group without tokens."""
+        """The response is complete. Without the last output, its end is an error: a group without tokens.
+
+        That an engine has died is said in the same words on every route: some have words that may mean anything.
+        """
         self._has_ended = True
         body = self._taken()
+        if self.engine_has_died and self._is_marked:
+            body = _DIED
         if not self._is_marked:
             await self._send(self._start)  # type: ignore[arg-type]  # it precedes every body
         elif body:
@@ -208,6 +216,7 @@ class GenerationStream:
 
 
 _KEEP_ALIVE = SSE_KEEP_ALIVE_COMMENT.encode()
+_DIED = b'data: {"error": {"message": "%b", "type": "InternalServerError", "code": 500}}\n\n' % ENGINE_DEAD.encode()
 
 
 def _mark(tokens: Sequence[int]) -> bytes:
@@ -379,6 +388,9 @@ async def _reported(stream: GenerationStream, outputs: Outputs) -> Outputs:
                 if not has_failed:
                     await stream.written(choice.token_ids, is_last=output.finished)
                 stream.is_generating = True
+    except EngineDeadError:
+        stream.engine_has_died = True
+        raise
     finally:
         stream.is_generating = False
 

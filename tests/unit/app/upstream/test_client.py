@@ -4,10 +4,12 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from app.config.schema import Timeouts
+from app.engine.errors import ENGINE_DIED
 from app.errors import (
     Broken,
     Incomplete,
@@ -21,7 +23,7 @@ from app.errors import (
 )
 from app.exchange.continuation import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED
-from app.upstream.client import Upstream
+from app.upstream.client import Upstream, incomplete
 from app.upstream.target import Target
 from tests.support.processes.raw_server import Server, serving
 
@@ -102,6 +104,12 @@ async def test_the_request_has_the_targets_model_and_key(upstream: Upstream) -> 
         "x-request-id: 7",
         "Content-Length: 19",
     } <= set(lines.split("\r\n"))
+
+
+def test_an_application_s_answer_that_breaks_off_is_the_end_of_its_engine() -> None:
+    elsewhere = target("http://localhost")
+    assert incomplete(replace(elsewhere, app="green")).message == ENGINE_DIED
+    assert incomplete(elsewhere).message == "Deployment 'green' ended its response before it was complete"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -24,6 +24,7 @@ with warnings.catch_warnings():
     from vllm import CompletionOutput, RequestOutput, SamplingParams
     from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine.exceptions import EngineDeadError
 
     from deployments.engine import continuation
     from deployments.engine.continuation import (
@@ -37,7 +38,10 @@ with warnings.catch_warnings():
     )
     from deployments.engine.scheduler import OUTPUT
 
+from app.engine.errors import ENGINE_DIED
+from app.exchange.continuation import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED, MARK_HAND_OVER, MARK_NONE
+from app.upstream.client import EngineLost
 from tests.support.engine.marked_streams import Answer, read
 
 TOKENS = (7, 300, 8, 9, 10)
@@ -117,6 +121,8 @@ class ApiLayer:
             yield event("refused")
         except RuntimeError as error:
             yield event(str(error))
+        except EngineDeadError:
+            yield event("Invalid data format received")  # as for `/v1/messages`
         yield event("[DONE]")
 
 
@@ -192,6 +198,23 @@ async def test_each_output_is_a_group_and_the_last_has_the_end() -> None:
     assert [len(group.events) for group in answer.groups] == [2, 2, 2, 2, 4]
     assert answer.events[-2:] == ["usage", "[DONE]"]
     assert answer.rest == b""
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_dead_engine_is_named_in_the_same_words_on_every_route(path: str) -> None:
+    def die() -> None:
+        raise EngineDeadError
+
+    replica = Replica(Engine(then=die, fails_after=2), path=path)
+    await replica.ask()
+    router = DeliveredStream()
+    router.begin({CONTINUATION_HEADER: CONTINUATION_MARKED})
+    passed = b"".join(router.feed(message["body"]) for message in replica.messages[1:])
+    assert b"Invalid data" not in passed
+    with pytest.raises(EngineLost) as lost:
+        router.end()
+    assert lost.value.failure is not None
+    assert lost.value.failure.message == ENGINE_DIED
 
 
 async def test_no_event_waits_for_the_next_output() -> None:
