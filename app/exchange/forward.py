@@ -646,7 +646,7 @@ class Relay:
             is_complete = self._stream.has_ended and self._writer.failure is None
             self._observer.streamed(self._clock(), in_order=is_complete)
             self._writer.record.usage = self._stream.usage
-            if self._stream.usage is None:
+            if self._stream.usage is None or not is_complete:
                 self._count_sent()
         if self._writer.failure is not None and self._stream.aborts:
             if self._rest:
@@ -655,10 +655,18 @@ class Relay:
         await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False) if end else b"")
 
     def _count_sent(self) -> None:
+        """Counts what the client had of an answer that the engine has not counted, or not to its end."""
         record = self._writer.record
-        record.sent_tokens, record.sent_events = self._writer.sent()
-        if record.sent_events is not None:
-            record.sent_events += self._rest.count(b"\n\n")
+        tokens, events = self._writer.sent()
+        if events is not None:
+            events += self._rest.count(b"\n\n")
+        if record.usage is None:
+            record.sent_tokens, record.sent_events = tokens, events
+        else:
+            counted = record.usage.completion_tokens
+            # Not every event is a token.
+            known = tokens if tokens is not None else 0 if counted else events
+            record.usage = replace(record.usage, completion_tokens=max(counted, known or 0))
 
     def _show_life(self) -> None:
         """Sends the client a sign of life, if it has read the last one."""

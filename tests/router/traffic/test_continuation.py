@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ import httpx
 import openai
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
@@ -34,7 +35,7 @@ from tests.support.clients.conversations import TOOL
 from tests.support.clients.documents import blocks
 from tests.support.clients.samples import MODEL
 from tests.support.engine.fake_engine import CARD, USAGE, FakeEngine, chat, chunk, frame, refuse, stream
-from tests.support.engine.marked import Fate
+from tests.support.engine.marked import Fate, grouped
 from tests.support.engine.other_answers import every_route
 from tests.support.experiments.recording_controller import Keeper
 from tests.support.processes.project import ROOT
@@ -619,6 +620,35 @@ def test_a_stream_that_no_engine_continues_is_one_failed_attempt(rig: Continuing
     assert (request.failed_attempts[0].interrupted, request.failed_attempts[0].continued) == (True, False)
     assert request.moves == 0
     assert request.pause_s > 0.1
+
+
+async def tokens_in(answer: Response, groups: int) -> int:
+    """The tokens in the first groups of an engine's stream."""
+    assert isinstance(answer, StreamingResponse)
+    parts = [part if isinstance(part, bytes) else str(part).encode() async for part in answer.body_iterator]
+    return sum(len(group.ids) for group in grouped(b"".join(parts))[:groups])
+
+
+@each
+@pytest.mark.parametrize("ends", ["left", "failed"])
+def test_the_tokens_that_were_sent_count_however_a_stream_ends(rig: ContinuingRig, name: str, ends: str) -> None:
+    rig.engine.fates = [Fate(2, "silence")] if ends == "left" else [Fate(2), Fate(how="refused")]
+    path, body = STREAMS[name]
+    with rig.client.stream("POST", path, json={"model": "chat", "stream": True, **body}) as response:
+        sent = asyncio.run(tokens_in(rig.engine.answer(rig.engine.requests[-1]), 2))
+        if ends == "left":
+            running = partial(rig.client.get, "/api/requests?status=running")
+            wait_until(lambda: [one["sent_tokens"] for one in running().json()["requests"]] == [sent])
+        else:
+            with suppress(httpx.RemoteProtocolError):
+                response.read()
+    wait_until(lambda: rig.client.get("/api/callers").json()["callers"])
+    (use,) = rig.client.get("/api/callers").json()["callers"]
+    assert (use["requests"], use["failed"]) == (1, 1)
+    assert use["completion_tokens"] == sent > 0
+    assert use["prompt_tokens"] > 0
+    counted = r'gen_ai_client_token_usage_tokens_sum\{.*gen_ai_token_type="output".*\} (.*)'
+    assert re.findall(counted, rig.client.get("/metrics").text) == [str(float(sent))]
 
 
 def test_a_successor_that_refuses_ends_the_stream_with_the_engines_failure(rig: ContinuingRig) -> None:

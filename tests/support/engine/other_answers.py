@@ -34,7 +34,10 @@ def message_with(body: dict[str, Any], block: Mapping[str, Any], *, stop_reason:
         begun = {**block, "input": {}}
         deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
     events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**head, "content": [], "stop_reason": None, "usage": usage}},
+        {
+            "type": "message_start",
+            "message": {**head, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 0}},
+        },
         {"type": "content_block_start", "index": 0, "content_block": begun},
         *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
         {"type": "content_block_stop", "index": 0},
