@@ -199,7 +199,7 @@ class OpenAI:
         body = error_body(error)
         is_exceeded = operation == "responses" and isinstance(error, ContextExceeded)
         if is_exceeded and (given := from_json(request.body)).get("stream"):
-            events = failed_stream(given, body["error"], request.id, request.received_at)
+            events = failed_stream(given, error, request.id, request.received_at)
             return Reply(events, media_type=EVENT_STREAM, headers=headers)
         if operation in ("cohere_embed", "rerank_v2"):  # where Cohere's clients look for it
             body["message"] = error.message

@@ -38,16 +38,24 @@ def _error_frames(error: SwitchyardError) -> bytes:
     return encode(dump(error_body(error)))
 
 
-def _responses_error_frames(error: SwitchyardError) -> bytes:
+def failed_events(error: SwitchyardError, response: Mapping[str, Any] | None, number: int) -> bytes:
+    """The events that end a failed stream of Responses, the first with this sequence number; `response`: as it was
+    before, None if there was none.
+
+    OpenAI's server sends these two. Its SDK raises on the first one's `error`, which its reference does not have; other
+    clients read the second.
+    """
     body = error_body(error)["error"]
-    event = {
-        "type": "error",
-        "sequence_number": 0,
-        **{key: body[key] for key in ("code", "message", "param")},
-    }
-    return encode(dump(event), type="error")
+    told = {key: body[key] for key in ("code", "message", "param")}
+    events: list[dict[str, Any]] = [{"type": "error", **told, "error": body}]
+    if response is not None:
+        described = {"code": body["code"] or body["type"], "message": body["message"]}
+        events.append({"type": "response.failed", "response": {**response, "status": "failed", "error": described}})
+    return b"".join(
+        encode(dump({**event, "sequence_number": at}), type=event["type"]) for at, event in enumerate(events, number)
+    )
 
 
 CHUNKS = StreamFormat("/v1/chat/completions", _error_frames)
 COMPLETIONS = StreamFormat("/v1/completions", _error_frames)
-EVENTS = StreamFormat("/v1/responses", _responses_error_frames)
+EVENTS = StreamFormat("/v1/responses", lambda error: failed_events(error, None, 0))

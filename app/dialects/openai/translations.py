@@ -32,7 +32,7 @@ from app.dialects.common.requests import (
 from app.dialects.common.streams import PassthroughStream, StreamedItems, StreamFormat
 from app.dialects.openai import azure_ml, cohere, fields, scoring
 from app.dialects.openai import fields as vllm_fields
-from app.dialects.openai.errors import CHUNKS, COMPLETIONS, EVENTS
+from app.dialects.openai.errors import CHUNKS, COMPLETIONS, EVENTS, failed_events
 from app.dialects.openai.input_tokens import PASSED, CountTranslation, tokenized
 from app.dialects.openai.tools import (
     replace_functions,
@@ -68,7 +68,7 @@ def _text(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**text, "format": text.get("format") or {"type": "text"}}
 
 
-def failed_stream(fields: Mapping[str, Any], error: Mapping[str, Any], id: str, created_at: int) -> bytes:
+def failed_stream(fields: Mapping[str, Any], error: SwitchyardError, id: str, created_at: int) -> bytes:
     """The events of a response that fails before its first item, as OpenAI streams one whose input is too long: clients
     look for its error's code there, not in a status. `fields` are the request's, `created_at` is in Unix seconds."""
     response = {
@@ -91,12 +91,14 @@ def failed_stream(fields: Mapping[str, Any], error: Mapping[str, Any], id: str, 
         "top_p": fields.get("top_p"),
         "usage": None,
     }
-    failed = {**response, "status": "failed", "error": {"code": error["code"], "message": error["message"]}}
-    events = {"response.created": response, "response.in_progress": response, "response.failed": failed}
-    return b"".join(
-        encode(dump({"type": kind, "sequence_number": number, "response": state}), type=kind)
-        for number, (kind, state) in enumerate(events.items())
-    )
+    begun = [
+        encode(dump({"type": kind, "sequence_number": number, "response": response}), type=kind)
+        for number, kind in enumerate(("response.created", "response.in_progress"))
+    ]
+    return b"".join(begun) + failed_events(error, response, len(begun))
+
+
+_NUMBER = re.compile(rb'"sequence_number": ?(\d+)')
 
 
 class EditedResponseStream(PassthroughStream):
@@ -112,13 +114,21 @@ class EditedResponseStream(PassthroughStream):
         self._one_call = SingleCallFilter() if single_tool_call else None
         self._items = StreamedItems()
         self._done: bytes = b""
+        self._sent: bytes = b""
+        self._begun: dict[str, Any] | None = None
+
+    def feed(self, chunk: bytes) -> bytes:
+        frames = super().feed(chunk)
+        self._sent = frames or self._sent
+        return frames
 
     def _passes(self, frames: bytes) -> bool:
         unedited = self._one_call is None and not self._done and not _EDITED.search(frames)
         return super()._passes(frames) and unedited
 
     def _failed(self, error: SwitchyardError) -> bytes:
-        return self._done + super()._failed(error)
+        numbers = _NUMBER.findall(self._sent + self._done)
+        return self._done + failed_events(error, self._begun, int(numbers[-1]) + 1 if numbers else 0)
 
     def _frame(self, frame: bytes) -> bytes:
         if self._one_call is not None and self._one_call.drops(frame):
@@ -140,6 +150,7 @@ class EditedResponseStream(PassthroughStream):
     def _response(self, name: str, event: dict[str, Any], done: bytes) -> bytes:
         streamed = {**event["response"], "output": self._items.output(event["response"])}
         response = whole_response(streamed, tool_choice=self._tool_choice, single_tool_call=self._one_call is not None)
+        self._begun = response
         if response["status"] == "incomplete":
             name, done = "response.incomplete", _cut(done)
         return done + encode(dump({**event, "type": name, "response": response}), type=name)

@@ -1,6 +1,8 @@
 """The official OpenAI and Anthropic SDKs, sync and async, against the real router and fake deployments."""
 
+import json
 import time
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -196,6 +198,46 @@ def test_a_response_that_is_cut_is_incomplete_whole_and_streamed(rig: Rig) -> No
     (done,) = (event.item for event in events if event.type == "response.output_item.done")
     assert done == events[-1].response.output[0]
     assert [event.sequence_number for event in events] == list(range(6))
+
+
+def fails(body: dict[str, Any]) -> Response:
+    """The beginning of a response, whose engine then dies."""
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "in_progress", "content": []}
+    part = {"type": "output_text", "text": "", "annotations": []}
+    about = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    begun = {"id": "resp_1", "object": "response", "created_at": 1, "model": "blue-model", "tools": []}
+    begun |= {"status": "in_progress", "output": [], "parallel_tool_calls": True, "tool_choice": "auto"}
+    deltas = [{"type": "response.output_text.delta", **about, "delta": delta, "logprobs": []} for delta in "abc"]
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        {"type": "response.content_part.added", **about, "part": part},
+        *deltas,
+    ]
+    return response_of(events)
+
+
+@pytest.mark.parametrize("helper", ["create", "stream"])
+def test_the_sdk_raises_when_a_streamed_response_fails(rig: Rig, helper: str) -> None:
+    rig.blue.answer = fails
+    create = partial(client(rig).responses.create, stream=True) if helper == "create" else client(rig).responses.stream
+    ended = pytest.raises(openai.APIError, match="ended its response before it was complete")
+    with ended as raised, create(model="chat", input="hi") as events:
+        list(events)
+    assert raised.value.body == {"message": raised.value.message, "type": "server_error", "param": None, "code": None}
+
+
+def test_a_failed_response_ends_with_the_events_of_openais_server(rig: Rig) -> None:
+    rig.blue.answer = fails
+    answer = httpx.post(f"{rig.url}/v1/responses", json={"model": "chat", "input": "hi", "stream": True})
+    frames = answer.text.split("\n\n")
+    events = [json.loads(frame.partition("\ndata: ")[2]) for frame in frames if frame]
+    assert [event["sequence_number"] for event in events] == list(range(8))
+    assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+    error, failed = events[-2], events[-1]["response"]
+    assert error["error"]["message"] == error["message"] == failed["error"]["message"]
+    assert (failed["id"], failed["model"], failed["status"]) == ("resp_1", "blue", "failed")
+    assert failed["error"]["code"] == "server_error"
 
 
 def test_a_limit_of_built_in_tools_is_rejected_by_name(rig: Rig) -> None:

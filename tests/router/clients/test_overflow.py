@@ -113,18 +113,22 @@ def test_a_response_fails_with_the_code_in_a_status_or_as_a_stream(url: str, pre
     assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
     answer = httpx.post(f"{url}{prefix}/responses", json={"model": "chat", **body, "stream": True})
     kinds = re.findall("^event: (.*)$", answer.text, re.MULTILINE)
-    assert (answer.status_code, kinds) == (200, ["response.created", "response.in_progress", "response.failed"])
+    assert (answer.status_code, kinds[:2], kinds[2:]) == (
+        200,
+        ["response.created", "response.in_progress"],
+        ["error", "response.failed"],
+    )
     failed = json.loads(answer.text.rpartition("data: ")[2])["response"]
     assert (failed["status"], failed["error"]["code"]) == ("failed", "context_length_exceeded")
     assert failed["error"]["message"] == error["message"]
 
 
-def test_openais_sdk_reads_the_failed_response_and_its_code(url: str) -> None:
+def test_openais_sdk_raises_with_the_code(url: str) -> None:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client:
-        with client.responses.stream(model="chat", input=words(TOO_LONG)) as events:
-            last = list(events)[-1]
-        assert last.type == "response.failed"
-        assert last.response.error is not None
+        stream = client.responses.stream(model="chat", input=words(TOO_LONG))
+        with pytest.raises(openai.APIError) as failed, stream as events:
+            list(events)
+        assert failed.value.code == "context_length_exceeded"
         with pytest.raises(openai.BadRequestError) as raised:
             client.chat.completions.create(model="chat", messages=[{"role": "user", "content": words(TOO_LONG)}])
         assert raised.value.code == "context_length_exceeded"
