@@ -281,6 +281,7 @@ class Analysis:
     def add_rows(self, rows: RowColumns) -> None:
         """Requests that have ended, of any endpoint."""
         self._count_earlier(rows)
+        self._watched.shared_time.see(rows.at, rows.plan)
         rows, placed = self._belonging(rows)
         if not len(rows):
             return

@@ -123,7 +123,7 @@ class Monitoring:
         """Columns that records of another version do not have, with the number of these records."""
         self.alarms = Alarms()
         self._cleared_until: float | None = None
-        self.shared_time = SharedTime(len(arms.names))
+        self.shared_time = SharedTime(arms)
 
     @property
     def arms(self) -> Arms:

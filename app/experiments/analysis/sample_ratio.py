@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Experiment
-from app.experiments.analysis.arms import ArmAssignment, Arms, FirstExposures
+from app.experiments.analysis.arms import OUTSIDE, ArmAssignment, Arms, FirstExposures
 from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints, Mask
 from app.experiments.analysis.cells import bands_of
 from app.experiments.analysis.guardrails import UnitEvents
@@ -288,38 +288,78 @@ class TreatedWatch:
 
 
 class SharedTime:
-    """For how long control and each treatment have had traffic at the same time. `arms`: how many there are.
+    """For how long control and each treatment have had traffic at the same time.
 
-    Under one plan an arm has traffic from its first request until its last, so that a plan that gives an arm nothing,
-    or a stop, is not counted.
+    While plans give both a share, however often they change, that is from the first request of each until the last. The
+    time of a plan that gives either nothing is not counted, nor that of a stop.
     """
 
-    def __init__(self, arms: int) -> None:
-        self._first, self._last = Growing(np.float64, arms), Growing(np.float64, arms)
-        """Of each plan's requests, by arm: Unix seconds of arrival; 0 without any."""
+    def __init__(self, arms: Arms) -> None:
+        self._arms = arms
+        self._first, self._last = (Growing(np.float64, len(arms.names) + 1) for _ in range(2))
+        """Of each plan's requests: Unix seconds of arrival, by arm and, in the last column, of any; 0 without any."""
+
+    def see(self, at: F64, plan: I32) -> None:
+        """Requests of any endpoint, whatever decided on their deployment: their plans were in force."""
+        counts = at >= self._arms.since
+        self._add(at[counts], plan[counts], np.full(int(counts.sum()), OUTSIDE, np.int8))
 
     def add(self, at: F64, plan: I32, arm: NDArray[np.int8]) -> None:
-        """Analysed requests: equally long arrays."""
+        """Requests whose arm their plan drew: equally long arrays."""
+        self._add(at, plan, arm)
+
+    def _add(self, at: F64, plan: I32, column: NDArray[np.int8]) -> None:
         if not len(at):
             return
         first, last = self._first, self._last
-        for column in (first, last):
-            column.resize(int(plan.max()) + 1)
-        np.maximum.at(last.values, (plan, arm), at)
-        earliest = np.where(first.values > 0, first.values, np.inf)
-        np.minimum.at(earliest, (plan, arm), at)
+        for times in (first, last):
+            times.resize(int(plan.max()) + 1)
+        np.maximum.at(last.values, (plan, column), at)
+        earliest = _or_never(first.values)
+        np.minimum.at(earliest, (plan, column), at)
         first.values[:] = np.where(np.isfinite(earliest), earliest, 0.0)
 
     def seconds(self, treatment: int) -> float:
         """The time of control and this treatment together."""
+        plans = self._in_order()
+        first, last = _or_never(self._first.values[plans]), self._last.values[plans]
         arms = [0, treatment]
-        begins, ends = self._first.values[:, arms].max(axis=1), self._last.values[:, arms].min(axis=1)
-        both = (self._first.values[:, arms] > 0).all(axis=1) & (ends > begins)
-        total, until = 0.0, -math.inf
-        for begin, end in sorted(zip(begins[both].tolist(), ends[both].tolist(), strict=True)):
-            total += max(0.0, end - max(begin, until))
-            until = max(until, end)
-        return total
+        shares = self._arms.weights[self._arms.sets_of(plans)][:, arms]
+        divided = (shares > 0).all(axis=1)
+        # Plans in a row that give both arms a share are one stretch of time.
+        stretch = np.cumsum(~divided)[divided]
+        begins, ends = np.full((len(plans) + 1, 2), np.inf), np.zeros((len(plans) + 1, 2))
+        np.minimum.at(begins, stretch, first[divided][:, arms])
+        np.maximum.at(ends, stretch, last[divided][:, arms])
+        # A stop has a plan of its own; the one before it goes on when it is lifted.
+        goes_on = np.maximum.accumulate(np.where(divided, last[:, OUTSIDE], 0.0))
+        interrupts = ~divided & (last[:, OUTSIDE] < goes_on)
+        return _length(
+            np.stack([begins.max(axis=1), ends.min(axis=1)], axis=1),
+            np.stack([first[interrupts, OUTSIDE], last[interrupts, OUTSIDE]], axis=1),
+        )
+
+    def _in_order(self) -> I32:
+        """The endpoint's plans that have been in force, in the order of their first requests."""
+        plans = np.arange(len(self._first), dtype=np.int32)
+        seen = plans[(self._arms.sets_of(plans) >= 0) & (self._first.values[:, OUTSIDE] > 0)]
+        return seen[np.argsort(self._first.values[seen, OUTSIDE], kind="stable")]
+
+
+def _or_never(times: Floats) -> Floats:
+    return np.where(times > 0, times, np.inf)
+
+
+def _length(spans: Floats, without: Floats) -> float:
+    """The length of the union of spans, less the union of others: begins and ends, shape (spans, 2)."""
+    spans, without = (of[of[:, 1] > of[:, 0]] for of in (spans, without))
+    times = np.concatenate([spans.ravel(), without.ravel()])
+    order = np.argsort(times, kind="stable")
+    inside, outside = np.zeros((2, len(times)), np.int64)
+    inside[: spans.size] = np.tile([1, -1], len(spans))
+    outside[spans.size :] = np.tile([1, -1], len(without))
+    counts = (np.cumsum(inside[order]) > 0) & (np.cumsum(outside[order]) == 0)
+    return float(np.diff(times[order])[counts[:-1]].sum())
 
 
 LOST_SHARE = 0.05

@@ -155,6 +155,20 @@ def test_time_in_which_the_treatment_has_no_traffic_is_no_duration() -> None:
     assert report.next == "Next: keep going for 21 h of traffic: hours of a day differ (`min_duration_s`)."
 
 
+def test_frequent_changes_of_the_plan_hold_up_no_promotion() -> None:
+    """Every three minutes, of a day and an hour, another plan gives green a percent more or less."""
+    rng, world, count = np.random.default_rng(1), World(), 16
+    analysis = analysis_of(world, config(sticky=None))
+    for number in range(500):
+        world.weights, world.plan = (50 + number % 2, 50 - number % 2), f"{number}-p"
+        at = np.sort(START + (number + rng.random(count)) * 180)
+        green = rng.random(count) < 0.5
+        ttft = np.exp(-1.2 + rng.normal(0, 0.4, count)) * np.where(green, 0.8, 1.0)
+        world.answered(at, number * count + np.arange(count), green, ttft_s=ttft).tell(analysis)
+    report = analysis.report(START + 500 * 180)
+    assert (report.primary[0].verdict, report.decision) == ("better", "ship")
+
+
 @pytest.mark.parametrize(("statistic", "helps"), [("geometric_mean", True), ("mean", False)])
 def test_no_verdict_is_due_that_requests_without_an_end_forbid(statistic: str, helps: bool) -> None:
     """Twenty of 8,000 have none: the mean of latencies of up to ten minutes may be anything."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.experiments.analysis.arms import Arms
-from app.experiments.analysis.sample_ratio import SampleRatioWatch
+from app.experiments.analysis.sample_ratio import SampleRatioWatch, SharedTime
 from app.experiments.statistics.events import RETURNS_THRESHOLD, ln_e
 from app.exposures.wire import Plan
 from tests.support.experiments.exposure_columns import Recorder
@@ -122,3 +122,85 @@ def test_where_units_do_not_come_back_nothing_is_said_of_it() -> None:
     watched, _, _ = watch(returning=False)
     add(watched, range(1000), 1, 0)
     assert watched.compare_returns() == 0
+
+
+class Clock:
+    """Shared time of a world whose plans a test changes. Every second request is green's, if its plan gives it any."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        declared = config().experiments["green-float32"]
+        self.arms = Arms("green-float32", declared, self.recorder.tables, 0.0)
+        self.shared = SharedTime(self.arms)
+        self.requests = 0
+
+    def pass_time(self, begin: int, end: int, plan: str, green: int, every: int = 1, other: int = 0) -> None:
+        """A plan with a percentage for green, in force from one second to another; a request comes every few seconds.
+        `other`: the percentage of a deployment outside of the experiment.
+        """
+        weights = {"blue": 100 - green - other, "green": green, "red": other}
+        code = self.recorder.tables.plan(Plan("chat", plan, weights))
+        at = np.arange(begin, end, every, dtype=np.float64)
+        plans = np.full(len(at), code, np.int32)
+        self.shared.see(at, plans)
+        if other < 100:
+            treated = (self.requests + np.arange(len(at))) % 2 == 1
+            self.requests += len(at)
+            self.shared.add(at, plans, (treated & (green > 0)).astype(np.int8))
+
+    @property
+    def seconds(self) -> float:
+        return self.shared.seconds(1)
+
+
+@pytest.mark.parametrize("each", [10, 30, 1000])
+def test_changes_of_the_plan_take_no_time_from_that_of_both_arms(each: int) -> None:
+    """A request comes in ten seconds: in the shortest plans, only one arm has any."""
+    clock = Clock()
+    for number in range(3000 // each):
+        clock.pass_time(number * each + 1, (number + 1) * each + 1, f"{number}-p", 50 - number % 2, every=10)
+    assert clock.seconds == 2981 - 11, "from the first one of green to the last one of blue"
+
+
+def test_the_time_of_a_plan_without_the_treatment_is_not_counted() -> None:
+    clock = Clock()
+    clock.pass_time(1, 101, "0-p", 50)
+    clock.pass_time(101, 1001, "1-p", 0)
+    clock.pass_time(1001, 1101, "2-p", 50)
+    clock.pass_time(1101, 1201, "3-p", 40)
+    assert clock.seconds == pytest.approx(98 + 198, abs=2)
+
+
+def test_the_time_in_which_another_deployment_has_all_traffic_is_not_counted() -> None:
+    clock = Clock()
+    clock.pass_time(1, 101, "0-p", 50)
+    clock.pass_time(101, 1001, "1-p", 0, other=100)
+    clock.pass_time(1001, 1101, "2-p", 50)
+    assert clock.seconds == pytest.approx(98 + 98, abs=2)
+
+
+def test_the_time_of_a_stop_is_not_counted_where_the_plan_before_it_goes_on() -> None:
+    clock = Clock()
+    clock.pass_time(1, 101, "0-p", 50)
+    clock.pass_time(101, 1001, "0-stopped", 0)
+    clock.pass_time(1001, 1101, "0-p", 50)
+    assert clock.seconds == pytest.approx(1098 - 900, abs=3)
+
+
+def test_a_router_that_keeps_an_old_plan_takes_no_time_from_the_others() -> None:
+    clock = Clock()
+    clock.pass_time(1, 1001, "0-p", 0)
+    clock.pass_time(101, 601, "1-p", 50)
+    clock.pass_time(601, 901, "2-p", 40)
+    assert clock.seconds == pytest.approx(798, abs=2)
+
+
+def test_shared_time_does_not_depend_on_the_order_of_the_records() -> None:
+    parts = [(1, 101, "0-p", 50), (101, 301, "1-p", 0), (301, 401, "2-p", 50), (401, 501, "3-p", 40)]
+    seconds = set()
+    for order in (parts, parts[::-1], parts[2:] + parts[:2]):
+        clock = Clock()
+        for part in order:
+            clock.pass_time(*part)
+        seconds.add(clock.seconds)
+    assert len(seconds) == 1
