@@ -130,6 +130,11 @@ def _has_ramp(summary: Summary) -> bool:
 
 
 def _resumption(summary: Summary) -> str:
+    clears = summary["acting"]["cause"] == "alarm" or "standing" in summary["alarm_kinds"]
+    return _continuation(summary) + (" That clears the guardrails' alarms." if clears else "")
+
+
+def _continuation(summary: Summary) -> str:
     treatments, acting = summary["treatments"], summary["acting"]
     if _has_ramp(summary):
         return "It continues. A ramp whose treatment has no traffic begins at its first step."

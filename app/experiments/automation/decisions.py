@@ -49,8 +49,10 @@ def decided(state: State, facts: RolloutInput, request: ManualDecision, now: flo
         )
     transition = _ACTIONS[request.action](state, facts, request, now)
     text = f"{request.action}, by {request.by}: {request.reason}"
-    if transition.state.cleared_until != state.cleared_until:
-        named = [*(alarm.text for alarm in facts.alarms), *(alarm.partition(":")[0] for alarm in facts.standing)]
+    cleared = transition.state.cleared_until
+    if cleared is not None and cleared != state.cleared_until:
+        named = [alarm.text for alarm in facts.alarms if alarm.at <= cleared]
+        named += [alarm.partition(":")[0] for alarm in facts.standing]
         text += f". That clears an alarm: {'; '.join(named)}"
     return Transition(transition.state, "decision", text)
 
@@ -114,10 +116,12 @@ def _resume(state: State, facts: RolloutInput, request: ManualDecision, now: flo
         raise Conflict("Its configuration says `state: paused`: change it there")
     if facts.has_control_plane and (state.stops or state.intent is not None):
         raise Conflict("The rollback is not complete yet, some routers may still have the plan before: resume later")
-    transition = resumed(state, now, "", request.by, "decision")
-    if state.cause != "alarm":
-        return transition
-    return Transition(msgspec.structs.replace(transition.state, cleared_until=now), transition.kind, transition.text)
+    transition, cleared = resumed(state, now, "", request.by, "decision"), state.cleared_until
+    if state.cause == "alarm":
+        cleared = now
+    elif facts.standing:  # no later alarm: it may have come after the manager looked
+        cleared = state.armed_since
+    return Transition(msgspec.structs.replace(transition.state, cleared_until=cleared), transition.kind, "")
 
 
 def _roll_back(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:

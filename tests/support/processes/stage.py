@@ -79,18 +79,20 @@ class Stage:
     def read(self) -> None:
         self.controller.configure(self.config, rollout_complete=self.control.delivery is Delivery.SETTLED)
 
-    def send(self, green_fails: int = 0, green: int = 0, blue: int = 0) -> Acknowledgement:
-        """Sends a batch of requests, each of another unit."""
+    def send(self, green_fails: int = 0, green: int = 0, blue: int = 0, green_lasts: int = 0) -> Acknowledgement:
+        """Sends a batch of requests, each of another unit; some last for a quarter of an hour."""
         self.numbers += 1
         traffic = self.config.endpoints["chat"].traffic
-        requests = [(0, 0)] * blue + [(1, 0)] * green + [(1, 1)] * green_fails
+        requests = [(0, 0, 1.5)] * blue + [(1, 0, 1.5)] * green + [(1, 1, 1.5)] * green_fails
+        requests += [(1, 0, 900.0)] * green_lasts
         starts, rows = [], []
-        for number, (arm, error) in enumerate(requests, 1):
+        for number, (arm, error, duration_s) in enumerate(requests, 1):
             self.units += 1
             seq = 1000 * self.numbers + number
             fields = {"at": self.now, "unit": self.units, "assigned": arm}
             starts.append(start(seq, **fields))
-            rows.append(row(seq, **fields, served=-1 if error else arm, status=502 if error else 200, error=error))
+            served, status = (-1, 502) if error else (arm, 200)
+            rows.append(row(seq, **fields, served=served, status=status, error=error, duration_s=duration_s))
         plans = [Plan("chat", f"0-{traffic['green']:08d}", traffic)]
         sent = batch(self.numbers, starts=starts, rows=rows, plans=plans, oldest=self.numbers)
         return decode_acknowledgement(self.controller.ingest(encode(sent)))

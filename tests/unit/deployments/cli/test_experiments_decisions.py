@@ -23,9 +23,24 @@ AWAY = CommandError("it cannot be reached", ExitCode.UNREACHABLE)
     ("step", "next_share", "what"), [(None, None, "the experiment"), (None, 5, "the ramp"), (2, None, "the ramp")]
 )
 def test_a_rollback_pauses_the_ramp_if_there_is_one(step: int | None, next_share: int | None, what: str) -> None:
-    acting = {"step": step, "next_share": next_share, "share": 50}
-    summary = {"control": "blue", "treatments": ["green"], "acting": acting}
+    acting = {"step": step, "next_share": next_share, "share": 50, "cause": ""}
+    summary = {"control": "blue", "treatments": ["green"], "acting": acting, "alarm_kinds": []}
     assert consequence(summary, "rollback", None) == f"blue gets the traffic of green at once, and {what} pauses."
+
+
+@pytest.mark.parametrize(
+    ("cause", "kinds", "clears"),
+    [
+        ("alarm", ["guardrail"], True),
+        ("superseded", ["standing"], True),
+        ("decision", ["guardrail"], False),
+        ("decision", [], False),
+    ],
+)
+def test_a_resumption_says_whether_it_clears_alarms(cause: str, kinds: list[str], clears: bool) -> None:
+    acting = {"step": 1, "next_share": 5, "share": 50, "cause": cause}
+    summary = {"control": "blue", "treatments": ["green"], "acting": acting, "alarm_kinds": kinds}
+    assert consequence(summary, "resume", None).endswith("That clears the guardrails' alarms.") == clears
 
 
 class Streams:

@@ -272,3 +272,41 @@ async def test_a_manager_that_resumes_a_rollback_clears_its_alarm(stage: Stage) 
     assert stage.ask("/report")["alarms"] == []
     (text,) = [text for kind, text in stage.entries() if kind == "decision"]
     assert text.endswith("That clears an alarm: green exceeds the guardrail error, at most 1.5 times control's rate")
+
+
+async def test_a_manager_who_resumes_after_somebody_gave_the_traffic_back_clears_what_stands(stage: Stage) -> None:
+    stage.wait(1)
+    stage.send(blue=60, green_fails=30)
+    await stage.settle()
+    stage.change(20)
+    assert (stage.acting["state"], stage.acting["cause"]) == ("paused", "superseded")
+    assert [alarm["kind"] for alarm in stage.ask("/report")["alarms"]] == ["standing"]
+    assert stage.decide("resume").status == 200
+    stage.now += 2.0
+    assert stage.ask("/report")["alarms"] == []
+    (text,) = [text for kind, text in stage.entries() if kind == "decision"]
+    assert text.startswith(
+        "resume, by alice: it is time. That clears an alarm: The alarm of error on green stands since"
+    )
+    stage.begin()
+    stage.now += 2.0
+    assert stage.ask("/report")["alarms"] == []
+
+
+async def test_a_resume_clears_no_alarm_that_came_during_the_pause(tmp_path: Path) -> None:
+    """It may have come after the manager looked: it is still there."""
+    rails = [{"event": event, "action": action} for event, action in (("error", "rollback"), ("unfinished", "alert"))]
+    stage = Stage(tmp_path, plain(ramp=RAMP, guardrails=rails))
+    stage.wait(1)
+    stage.send(blue=60, green_fails=30)
+    await stage.settle()
+    stage.change(20)
+    stage.wait(1)
+    stage.send(blue=60, green_lasts=30)
+    stage.wait(2)
+    assert [alarm["kind"] for alarm in stage.ask("/report")["alarms"]] == ["standing", "guardrail"]
+    assert stage.decide("resume").status == 200
+    stage.now += 2.0
+    assert [alarm["kind"] for alarm in stage.ask("/report")["alarms"]] == ["guardrail"]
+    (text,) = [text for kind, text in stage.entries() if kind == "decision"]
+    assert "unfinished" not in text
