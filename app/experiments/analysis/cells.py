@@ -32,7 +32,8 @@ from app.experiments.analysis.arrays import (
     kept_share,
     mix,
 )
-from app.experiments.statistics.look import Moments, UnitSums, merged, merging
+from app.experiments.statistics.look import MIN_UNITS, Moments, UnitSums, merged, merging
+from app.experiments.statistics.planner import PLACES
 from app.experiments.storage.columns import I32, RowColumns
 
 # Only what was known before a unit met its arm may be a stratum. A conversation's later prompts hold the arm's own
@@ -400,6 +401,10 @@ class ArmMoments:
         cells = cell[order[starts]]
         self._sums.values[cells // self._arms, cells % self._arms] += np.stack(sums, axis=-1)
 
+    def requests(self, metric: int) -> Floats:
+        """Requests with a value by recorded stratum and arm."""
+        return np.asarray(self._sums.values[:, :, metric, 0])
+
     def of_arms(self, metric: int) -> Floats:
         """n, Σx, Σd, Σx², Σxd, Σd² of each arm: shape (arms, 6)."""
         return np.asarray(self._sums.values[:, :, metric].sum(axis=0))
@@ -604,24 +609,33 @@ class SubgroupCells:
         strata, as in `within`.
         """
         known = codes >= 0
-        for subgroup, of_code in self._each():
+        counts = np.zeros((len(self._strata), 2))
+        np.add.at(counts, (codes[known], lines.arm[known]), 1.0)
+        for subgroup, of_code in self._each(counts):
             inside = known & of_code[codes]
             yield subgroup, _taken(lines, inside, declared), _taken(lines, known & ~inside, declared)
 
     def split_moments(self, column: int, treatment: int, weights: Ints) -> Iterator[tuple[Subgroup, Moments, Moments]]:
         """The moments of each subgroup's requests, and of the others. `weights`: as in `Arms`."""
         strata, bands = self._strata.compared(treatment, weights, self._requests.values)
-        for subgroup, inside in self._each():
+        for subgroup, inside in self._each(self._totals.requests(column)[:, [0, treatment]]):
             parts = (self._totals.moments(column, strata, bands, treatment, only=side) for side in (inside, ~inside))
             yield subgroup, next(parts), next(parts)
 
-    def _each(self) -> Iterator[tuple[Subgroup, NDArray[np.bool_]]]:
-        """The subgroups of attributes that differ between units, each with the mask of its recorded strata."""
+    def _each(self, counts: Floats | None = None) -> Iterator[tuple[Subgroup, NDArray[np.bool_]]]:
+        """The subgroups of attributes that differ between units, each with the mask of its recorded strata. Those that
+        came so late that nothing can be said of them are left out. `counts`: of control and the treatment in each
+        stratum; those with fewer than a look needs are left out, too.
+        """
+        places = self.places()
         for attribute in ATTRIBUTES:
             value_of = self._strata.values(attribute)
-            if len(values := np.unique(value_of).tolist()) > 1:
-                for value in values:
-                    yield Subgroup(attribute, value), value_of == value
+            subgroups = [Subgroup(attribute, value) for value in np.unique(value_of).tolist()]
+            for subgroup in subgroups if len(subgroups) > 1 else ():
+                inside = value_of == subgroup.value
+                is_small = counts is not None and counts[inside[: len(counts)]].sum(axis=0).min() < MIN_UNITS
+                if places[subgroup] < PLACES and not is_small:
+                    yield subgroup, inside
 
 
 def _taken(lines: UnitSums, which: NDArray[np.bool_], declared: I32 | None) -> UnitSums:

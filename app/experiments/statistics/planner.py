@@ -86,21 +86,27 @@ class PeekedTest:
 _AT_ONCE = 8
 """Members of a growing family that share a half of what is left."""
 
+PLACES = 1000
+"""Members of a growing family that have a weight: a later one would need evidence of more than e^88."""
+
 
 def weight_of_place(place: int) -> float:
-    """The weight of a member of a growing family, by its place from 0 on: those of all places together are 1."""
-    return 0.5 ** (place // _AT_ONCE + 1) / _AT_ONCE
+    """The weight of a member of a growing family, by its place from 0 on: those of all places together are at most 1.
+    None after the first `PLACES`.
+    """
+    return 0.5 ** (place // _AT_ONCE + 1) / _AT_ONCE if place < PLACES else 0.0
 
 
 def e_bh(ln_e_values: Sequence[float], level: float, weights: Sequence[float] | None = None) -> list[int]:
     """The indexes that are kept, rising. `ln_e_values` are logarithms of e-values; `level` the false discovery rate;
-    `weights`, together at most 1, are 1 / m if left out.
+    `weights`, together at most 1, are 1 / m if left out. What has none is not kept.
 
     Sorted from the largest weighted e-value, the first k are kept, with the largest k whose is at least 1 / (level k).
     """
     m = len(ln_e_values)
     weighted = [
-        ln_e + math.log(weight) for ln_e, weight in zip(ln_e_values, weights or [1 / max(m, 1)] * m, strict=True)
+        ln_e + math.log(weight) if weight else -math.inf
+        for ln_e, weight in zip(ln_e_values, weights or [1 / max(m, 1)] * m, strict=True)
     ]
     order = sorted(range(m), key=lambda index: -weighted[index])
     enough = (k for k in range(m, 0, -1) if weighted[order[k - 1]] >= -math.log(level * k))

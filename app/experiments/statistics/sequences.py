@@ -138,13 +138,14 @@ def boundary(
     """k: the half-width of the interval in standard errors, at each (se, nu); inf where no estimate would suffice.
 
     The root in k of ``ln_e_mix(k * se, se, nu) = ln(1 / level)``; `level` is `alpha`, which tunes the mixture, if it is
-    left out; `mixture` replaces the scales and weights.
+    left out, and has no root if it is 0; `mixture` replaces the scales and weights.
     """
     se, nu = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (se, nu)))
     ok = usable(0.0, se, nu)
     v = 1 / np.where(ok, se, 1.0) ** 2
     n = np.where(ok, nu, 1.0)
-    target = math.log(1 / (level or alpha))
+    level = alpha if level is None else level
+    target = math.log(1 / level) if level else math.inf
     weights = _precisions(mixture, effect, alpha)
     low, high = np.zeros_like(v), np.full_like(v, _LARGEST)
     finite = ok & (_mixed(high * high, v, n, weights) >= target)

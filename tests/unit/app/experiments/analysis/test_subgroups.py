@@ -125,3 +125,17 @@ def test_subgroups_wait_for_requests_that_have_no_end() -> None:
     assert report.subgroups is not None
     assert not report.subgroups.effects
     assert GREEN in report.running
+
+
+def test_however_many_subgroups_there_are_the_first_ones_are_compared() -> None:
+    """A large group comes first, another one after 8,700 callers with a group each."""
+    world, large, small = World(), 300, 8700
+    analysis = analysis_of(None, world)
+    codes = [world.tables.name(f"group {number}") for number in range(small + 2)]
+    group = np.repeat([codes[0], *codes[1:-1], codes[-1]], [large, *[1] * small, large])
+    count = len(group)
+    green = np.arange(count) % 2 == 1
+    ttft = np.exp(world.rng.normal(-1, 0.3, count)) * np.where(green & (group == codes[0]), 1.8, 1.0)
+    at = START + np.arange(count, dtype=np.float64)
+    world.answered(at, np.arange(count), green, ttft_s=ttft, group=group).tell(analysis)
+    assert [(effect.name, effect.differs) for effect in effects(analysis)] == [("group 0", True)]

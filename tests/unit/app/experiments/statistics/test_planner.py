@@ -135,3 +135,12 @@ def test_a_family_that_grows_names_nothing_more_often_than_its_level_says() -> N
     assert named["equal weights"] > 1.5 * level * runs
     assert named["weights of places"] <= 1.3 * level * runs
     assert sum(weight_of_place(place) for place in range(1000)) <= 1
+
+
+@pytest.mark.parametrize("place", [999, 1000, 8591, 10**9])
+def test_a_late_place_keeps_nothing_and_takes_nothing_from_the_others(place: int) -> None:
+    weights = [weight_of_place(0), weight_of_place(place)]
+    assert e_bh([10.0, 80.0], 0.05, weights) == [0]
+    known, late = levels([10.0, 80.0], 0.05, weights)
+    assert known == 0.05 * weights[0]
+    assert 0 <= late < 1e-38

@@ -71,6 +71,11 @@ def test_the_interval_excludes_zero_exactly_where_the_evidence_suffices(
         assert (interval.lower > 0) is excludes
 
 
+def test_what_is_never_to_be_missed_has_no_interval() -> None:
+    assert confidence_sequence(1.0, 0.1, 100.0, effect=DELTA, alpha=ALPHA) is not None
+    assert confidence_sequence(1.0, 0.1, 100.0, effect=DELTA, alpha=ALPHA, level=0.0) is None
+
+
 @given(st.floats(0.5, 1e5), st.sampled_from([0.05, 0.01]), st.floats(0.01, 0.5))
 def test_without_students_correction_one_scale_is_villes_normal_mixture(v: float, alpha: float, effect: float) -> None:
     """ville's boundary is for the sum of unit variances: k times the square root of the information."""
