@@ -716,6 +716,7 @@ interface Guardrail {
   events: Record<string, number>;
   requests: Record<string, number>;
   of_requests: Record<string, number>;
+  blind?: string;
   detectable: number | null;
 }
 

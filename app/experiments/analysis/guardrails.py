@@ -25,6 +25,7 @@ from app.experiments.analysis.metrics import STREAMS_ONLY, decided, happened, la
 from app.experiments.analysis.trials import MAX_UNITS, Arm, Course, Exposures, UnitTrials
 from app.experiments.analysis.witnesses import PARTS, UNBOUNDED, Callers, Part, provokable, without
 from app.experiments.contract.report import Effect, GuardrailStatus
+from app.experiments.rendering import words
 from app.experiments.statistics.events import (
     EventEvidence,
     alarm_at,
@@ -147,6 +148,12 @@ def _crossing(holds: Callable[[float], bool]) -> float | None:
 HURRIED_SHARE = 0.05
 """The share of alpha, of a relative limit of failures, for requests whose client hardly waits."""
 
+SEEING_SHARE = 0.1
+"""The share of the requests that must count for a guardrail that is quiet to mean something."""
+
+FEW_REQUESTS = 30
+"""Fewer requests show nothing about the share that counts."""
+
 MIN_UNITS = 3
 """The number of distinct units that must have had the event on the treatment before an alarm."""
 C = TypeVar("C", RowColumns, OverdueColumns)
@@ -195,6 +202,8 @@ class GuardrailWatch:
         """All events, and those of callers in a part that they cannot have provoked."""
         self._requests = np.zeros((2, 2), np.int64)
         """Of control and of the treatment: requests that have ended with the event, and all that have ended."""
+        self._left_out = 0
+        """Requests of both that have ended and may have decided about the event."""
         self._trials = None if rail.max_rate is None else UnitTrials(rail.max_rate, treatment, alpha)
         self._at_risk, self._of_any, self._hurried = at_risk, of_any, hurried
         self._course = Course()
@@ -231,6 +240,10 @@ class GuardrailWatch:
         self._sure.add(unit[sure], at[sure], weights[sure], arm[sure], part[sure])
         if self._trials is None and (is_new or (rows and any(self._events.units))):
             self._compare(_Hits(unit[hit], at[hit], weights[hit], arm[hit], part[hit], suspect[hit]), sets)
+
+    def leave_out(self, arm: Arm) -> None:
+        """Requests, of any arms, that have ended and are no evidence, since they may have decided about the event."""
+        self._left_out += int(((arm == 0) | (arm == self.treatment)).sum())
 
     def _compare(self, hits: "_Hits", sets: Ints) -> None:
         """Compares the rates of the arms."""
@@ -358,6 +371,7 @@ class GuardrailWatch:
             events=dict(zip(self._names, events.tolist(), strict=True)),
             requests=dict(zip(self._names, requests[:, 0].tolist(), strict=True)),
             of_requests=dict(zip(self._names, requests[:, 1].tolist(), strict=True)),
+            blind=_blindness(int(requests[:, 1].sum()), self._left_out),
             always=self._failing_units,
             detectable=self._detectable(),
         )
@@ -367,6 +381,15 @@ class GuardrailWatch:
             return self._evidence.detectable(self.rail.tolerance, self.threshold)
         rate, control = self._trials.detectable(self.threshold), self._trials.control_rate
         return rate / control if rate is not None and control else None
+
+
+def _blindness(counted: int, left_out: int) -> str:
+    every = counted + left_out
+    if every < FEW_REQUESTS or counted >= SEEING_SHARE * every:
+        return ""
+    some = f"only {words.count(counted)} count{'s' if counted == 1 else ''}: the others"
+    which = some if counted else "none counts: all"
+    return f"of {words.count(every)} requests {which} may have decided about it themselves"
 
 
 class Failing:
@@ -432,6 +455,11 @@ class _Watched(NamedTuple):
     """Whether it counts the requests that may have decided about the event, and no others."""
 
 
+def _compares_hurried(rail: Guardrail) -> bool:
+    """Whether the requests that may have decided about the event count, too: compared with each other."""
+    return rail.event == "error" and rail.max_rate is None
+
+
 class Guardrails:
     """All guardrails of an experiment, for all treatments.
 
@@ -463,7 +491,7 @@ class Guardrails:
                 AtRisk(self.units, arms, PARTS + 1) if returning and rail.max_rate is None else None for _ in range(2)
             )
             hurried = dict[int, GuardrailWatch]()
-            if rail.event == "error" and rail.max_rate is None:
+            if _compares_hurried(rail):
                 hurried = {
                     arm: GuardrailWatch(rail, arm, experiment.arms, HURRIED_SHARE * alpha, of_hurried, acts=acts)
                     for arm in treatments
@@ -497,6 +525,18 @@ class Guardrails:
 
         rows, placed, first = self._counting(rows, placed, first)
         self._add(rows, placed, first, arms, counted)
+        self._leave_out(rows, placed)
+
+    def _leave_out(self, rows: RowColumns, placed: ArmAssignment) -> None:
+        """Tells each guardrail of the requests that are no evidence of its event."""
+        for watched in self._watches:
+            if watched.hurried or _compares_hurried(watched.rail):
+                continue
+            own = decided(watched.rail.event, rows)
+            if watched.rail.event in STREAMS_ONLY:
+                own = own & rows.stream
+            for watch in watched.watches:
+                watch.leave_out(placed.arm[own])
 
     def add_late(self, late: OverdueColumns, placed: ArmAssignment, first: I32, arms: Arms) -> None:
         """Late records of running requests. Those without the event so far are not trials. `first` as above."""

@@ -219,6 +219,8 @@ def _guardrails(report: Report) -> str:
         return f"One caller may have brought about {', '.join(suspect)}."
     if standing := _standing_alarms(report):
         return " ".join(standing)
+    if blind := list(dict.fromkeys(rail.event for rail in guardrails if rail.blind)):
+        return f"Guardrails quiet, but nearly all requests may have decided about {' and '.join(blind)} themselves."
     return "Guardrails quiet." if guardrails else "No guardrails."
 
 

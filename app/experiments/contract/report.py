@@ -144,7 +144,11 @@ class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[str, int] = {}
     """The number of requests with the event per arm, of those that have ended."""
     of_requests: dict[str, int] = {}
-    """The number of requests per arm that have ended and to which the event can happen."""
+    """The number of requests per arm that have ended, and that count: the event can happen to them, and they cannot
+    have decided about it themselves.
+    """
+    blind: str = ""
+    """How few requests count, in words, if nearly all of them may have decided about the event; empty if enough do."""
     always: int = 0
     """The number of the treatment's units whose first three requests had the event."""
     log_e_value_always: float | None = None

@@ -378,10 +378,17 @@ def _guardrails(report: Report) -> Iterator[Block]:
             "its share of what raises the alarm, which keeps it."
         ]
     )
-    if notes := [
-        _requests(report, guardrail, several=several) for guardrail in report.guardrails if guardrail.requests
-    ]:
+    notes = [_requests(report, guardrail, several=several) for guardrail in report.guardrails if guardrail.requests]
+    if notes := [*notes, *_blind(report)]:
         yield Bullets(notes)
+
+
+def _blind(report: Report) -> Iterator[str]:
+    """truncated sees next to nothing: of 1,200 requests only 3 count: …"""
+    for guardrail in report.guardrails:
+        if guardrail.blind:
+            whose = f" on {guardrail.treatment}" if len(report.treatments) > 1 else ""
+            yield f"{guardrail.event}{whose} sees next to nothing: {guardrail.blind}."
 
 
 def _requests(report: Report, status: GuardrailStatus, *, several: bool) -> str:
@@ -407,6 +414,8 @@ def _guardrail_state(report: Report, status: GuardrailStatus) -> str:
         return "control itself exceeds the limit"
     if status.one_caller:
         return "one caller may have brought it about"
+    if status.blind:
+        return "sees next to nothing"
     return "quiet" if status.evidence < 1 else "waits for more units, or for control to keep the limit"
 
 

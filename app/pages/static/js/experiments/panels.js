@@ -168,7 +168,9 @@ export function guardrail(status, arms) {
           ? mark("warn", "control is unhealthy")
           : status.one_caller
             ? mark("warn", "one caller's requests")
-            : mark("good", "quiet"),
+            : status.blind
+              ? [mark("warn", "sees next to nothing"), h("div", { class: "hint small" }, status.blind)]
+              : mark("good", "quiet"),
     ),
     cell("Limit", status.limit),
     arms.map((arm) =>

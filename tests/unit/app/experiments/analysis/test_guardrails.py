@@ -7,6 +7,7 @@ import pytest
 from app.experiments.analysis.arms import Arms
 from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch, UnitEvents
 from app.experiments.statistics.events import EventEvidence, alarm_at, chance
+from app.exposures.wire import Failure, Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
 
@@ -321,3 +322,41 @@ def test_without_events_everything_is_possible() -> None:
     assert (lift.estimate, lift.lower, lift.upper) == (None, -1.0, None)
     assert events(0, 12).lift(HALF, 0.05).upper is None
     assert events(12, 0).lift(HALF, 0.05).estimate == -1.0
+
+
+@pytest.mark.parametrize(
+    ("event", "own"), [("empty", Flag.OWN_EMPTY), ("truncated", Flag.OWN_LENGTH), ("invalid_output", Flag.OWN_FORM)]
+)
+@pytest.mark.parametrize("limit", [{}, {"max_rate": 0.05}])
+def test_a_guardrail_says_if_nearly_all_requests_may_have_decided_about_its_event(
+    event: str, own: Flag, limit: dict[str, float]
+) -> None:
+    rig = Rig({"event": event, **limit})
+    rig.rows(14, False, hit=False, flags=int(own))
+    rig.rows(15, True, hit=False, flags=int(own))
+    assert rig.watch.status().blind == "", "29 requests show nothing"
+    rig.rows(1, True, hit=False, flags=int(own))
+    themselves = "may have decided about it themselves"
+    assert rig.watch.status().blind == f"of 30 requests none counts: all {themselves}"
+    rig.rows(1, True, hit=False)
+    assert rig.watch.status().blind == f"of 31 requests only 1 counts: the others {themselves}"
+    rig.rows(1, False, hit=False)
+    assert rig.watch.status().blind == f"of 32 requests only 2 count: the others {themselves}"
+    rig.rows(2, True, hit=False)
+    assert rig.watch.status().blind == ""
+
+
+def test_a_guardrail_that_compares_clients_in_a_hurry_with_each_other_sees_them() -> None:
+    rig = Rig(ERROR, ABSOLUTE)
+    rig.rows(50, True, hit=True, error=int(Failure.TIMEOUT), flags=int(Flag.OWN_FAILURE))
+    relative, absolute = (watch.status() for watch in rig.guardrails)
+    assert (relative.blind, relative.of_requests["green"]) == ("", 50)
+    assert absolute.blind.startswith("of 50 requests none counts")
+
+
+def test_whole_answers_do_not_blind_a_guardrail_on_gaps_between_tokens() -> None:
+    rig = Rig({"event": "stalled"})
+    rig.rows(50, True, hit=False, stream=False, flags=int(Flag.OWN_GAPS))
+    assert rig.watch.status().blind == ""
+    rig.rows(50, True, hit=False, flags=int(Flag.OWN_GAPS))
+    assert rig.watch.status().blind.startswith("of 50 requests none counts")

@@ -10,7 +10,7 @@ from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import Report
 from app.experiments.rendering.document import text
 from app.experiments.rendering.reports import document
-from app.exposures.wire import Failure, Flag
+from app.exposures.wire import Failure, FinishCode, Flag
 from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, World, analysis_of, config
 
 SHORT_ANSWERS = Flag.OWN_EMPTY | Flag.OWN_LENGTH | Flag.OWN_FORM
@@ -167,6 +167,23 @@ def test_frequent_changes_of_the_plan_hold_up_no_promotion() -> None:
         world.answered(at, number * count + np.arange(count), green, ttft_s=ttft).tell(analysis)
     report = analysis.report(START + 500 * 180)
     assert (report.primary[0].verdict, report.decision) == ("better", "ship")
+
+
+def test_guardrails_that_see_nothing_do_not_look_healthy() -> None:
+    """All requests ask for fewer than 16 tokens, and green cuts all of its answers off."""
+    world, count = World(), 400
+    green = np.arange(count) % 2 == 1
+    rails = [{"event": "truncated"}, {"event": "empty"}, {"event": "slow", "ttft_above_s": 2.0}]
+    analysis = analysis_of(world, config(sticky=None, guardrails=rails))
+    finish = np.where(green, int(FinishCode.LENGTH), int(FinishCode.STOP))
+    at = START + np.arange(count) * 10.0
+    world.answered(at, np.arange(count), green, finish=finish, flags=int(SHORT_ANSWERS)).tell(analysis)
+    report = analysis.report(START + 5000)
+    quiet = "Guardrails quiet, but nearly all requests may have decided about truncated and empty themselves."
+    assert quiet in report.details[-1]
+    (truncated, empty, slow) = report.guardrails
+    assert truncated.blind == "of 400 requests none counts: all may have decided about it themselves"
+    assert (empty.blind, slow.blind) == (truncated.blind, "")
 
 
 @pytest.mark.parametrize(("statistic", "helps"), [("geometric_mean", True), ("mean", False)])

@@ -195,6 +195,16 @@ def test_a_quiet_guardrail_shows_the_detectable_effect() -> None:
     )
 
 
+def test_a_guardrail_that_nearly_no_request_counts_for_does_not_look_healthy() -> None:
+    status = msgspec.structs.replace(guardrail("truncated", 0.0, 0, 0), blind="of 1,200 requests only 3 count: why")
+    report = msgspec.structs.replace(SHIP, guardrails=[status])
+    shown = as_markdown(report).splitlines()
+    assert [row for row in shown if row.startswith("| truncated") and row.endswith("| sees next to nothing |")]
+    assert "- truncated sees next to nothing: of 1,200 requests only 3 count: why." in shown
+    alarmed = msgspec.structs.replace(status, alarm=True)
+    assert "ALARM" in line(msgspec.structs.replace(SHIP, guardrails=[alarmed]), "truncated")
+
+
 def test_a_guardrails_requests_are_a_sentence_and_its_cells_are_counts() -> None:
     few = msgspec.structs.replace(
         guardrail("empty", 1.0, 20, 3), requests={BLUE: 0, GREEN: 3}, of_requests={BLUE: 36, GREEN: 1200}
