@@ -6,7 +6,7 @@ Checks of experiments that need the endpoints, the deployments and the other exp
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -496,15 +496,31 @@ def _metric_problems(path: str, experiment: Experiment) -> Iterator[str]:
         if metric.metric == "slow" and "slow" not in events:
             yield f"{path}.{where}: `slow` needs a limit; declare the guardrail `{{event: slow, ttft_above_s: …}}`"
         if not fits:
-            known = [*STATISTICS, *experiment.feedback]
-            fix = nearest(metric.metric, known) or f"; declare it under feedback (known: {', '.join(known)})"
-            yield f"{path}.{where}.metric: unknown metric '{metric.metric}'{fix}"
+            yield f"{path}.{where}.metric: {_unknown(metric.metric, experiment.feedback)}"
         elif metric.statistic is not None and metric.statistic not in fits:
             yield f"{path}.{where}.statistic: '{metric.metric}' has {', '.join(fits)}; choose one of them"
         else:
             first = seen.setdefault((metric.metric, metric.statistic or fits[0]), where)
             if first != where:
                 yield f"{path}.{where}: the same metric and statistic as {first}; remove one"
+
+
+def _unknown(metric: str, feedback: Iterable[str]) -> str:
+    known = [*STATISTICS, *feedback]
+    fix = nearest(metric, known) or f"; declare it under feedback (known: {', '.join(known)})"
+    return f"unknown metric '{metric}'{fix}"
+
+
+def unknown_metrics(section: Mapping[str, Any]) -> Iterator[str]:
+    """The problems with the names of a section's metrics, where other problems keep it from being an experiment."""
+    feedback = section.get("feedback")
+    declared = list(feedback) if isinstance(feedback, Mapping) else []
+    for role in ("primary", "secondary"):
+        metrics = section.get(role)
+        for number, metric in enumerate(metrics if isinstance(metrics, list) else ()):
+            name = metric.get("metric") if isinstance(metric, Mapping) else None
+            if isinstance(name, str) and name not in (*STATISTICS, *declared):
+                yield f"{role}[{number}].metric: {_unknown(name, declared)}"
 
 
 def statistics_of(metric: str, experiment: Experiment) -> Sequence[Statistic]:

@@ -17,7 +17,13 @@ from starlette.requests import Request as HTTPRequest
 
 from app.config.base import ConfigError, problems_of
 from app.config.endpoints import MAX_REASON
-from app.config.experiments import Experiment, FeedbackSettings, experiment_warnings, is_active
+from app.config.experiments import (
+    Experiment,
+    FeedbackSettings,
+    experiment_warnings,
+    is_active,
+    unknown_metrics,
+)
 from app.config.schema import Config, parse
 from app.dialects.base import Reply
 from app.dialects.bodies import Checked, dump, json_object, json_object_with_nulls, validated
@@ -157,7 +163,8 @@ def _with(name: str, section: Mapping[str, Any], seen: Config) -> Config:
     try:
         Experiment.model_validate(section)
     except ValidationError as error:  # all of them, as the whole configuration's check would report them
-        raise ConfigError([f"experiments.{name}.{problem}" for problem in problems_of(error, Experiment)]) from None
+        problems = [*problems_of(error, Experiment), *unknown_metrics(section)]
+        raise ConfigError([f"experiments.{name}.{problem}" for problem in problems]) from None
     others = {
         other: plain.model_dump() for other, plain in seen.experiments.items() if plain.endpoint in seen.endpoints
     }

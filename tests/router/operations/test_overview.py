@@ -187,6 +187,17 @@ def test_a_section_is_checked_as_in_the_file(rig: Rig) -> None:
     ]
 
 
+def test_a_misspelt_metric_is_told_beside_what_it_lacks(rig: Rig) -> None:
+    rig.chat_endpoint(traffic={"blue": 50, "green": 50})
+    wrong = {**SECTION, "primary": [{"metric": "tfft"}], "secondary": [{"metric": "taste"}], "feedback": {"taste": {}}}
+    first, second, third = check(rig.url, {"name": "green-first", "experiment": wrong}).json()["problems"]
+    assert (first.partition(":")[0], second.partition(":")[0]) == (
+        "primary[0].minimal_effect",
+        "secondary[0].minimal_effect",
+    )
+    assert third == "primary[0].metric: unknown metric 'tfft'; did you mean ttft?"
+
+
 def test_a_body_that_is_no_section_is_refused(rig: Rig) -> None:
     answer = check(rig.url, {"name": "a", "experiment": []})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "experiment")
