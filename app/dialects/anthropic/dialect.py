@@ -308,8 +308,8 @@ def _sent(body: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
     return sent
 
 
-def _completed_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    return with_parameters(tool, "input_schema") if "input_schema" in tool else tool
+def _completed_tool(tool: dict[str, Any], path: str) -> dict[str, Any]:
+    return with_parameters(tool, path, "input_schema") if "input_schema" in tool else tool
 
 
 _PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}

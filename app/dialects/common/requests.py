@@ -93,8 +93,11 @@ def ask_for_usage(body: dict[str, Any]) -> bool:
     return bool(options.get("include_usage"))
 
 
-def settle_functions(body: dict[str, Any], complete: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
-    """Completes the tools of a checked chat body (`with_parameters`), or of another that has `complete` for one.
+def settle_functions(
+    body: dict[str, Any], complete: Callable[[dict[str, Any], str], dict[str, Any]] | None = None
+) -> None:
+    """Completes the tools of a checked chat body (`with_parameters`), or of another that has `complete` for one and its
+    path.
 
     Removes `tools` and `tool_choice` if there are no tools: vLLM rejects an empty list, and a choice without one.
     """
@@ -102,11 +105,12 @@ def settle_functions(body: dict[str, Any], complete: Callable[[dict[str, Any]], 
         body.pop("tools", None)
         body.pop("tool_choice", None)
         return
-    body["tools"] = [(complete or _completed_tool)(tool) for tool in tools]
+    complete = complete or _completed_tool
+    body["tools"] = [complete(tool, f"tools[{number}]") for number, tool in enumerate(tools)]
 
 
-def _completed_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    return {**tool, "function": with_parameters(tool["function"])}
+def _completed_tool(tool: dict[str, Any], path: str) -> dict[str, Any]:
+    return {**tool, "function": with_parameters(tool["function"], f"{path}.function")}
 
 
 _OBJECT: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -114,10 +118,29 @@ _COMBINED = frozenset("$ref allOf anyOf const enum if not oneOf type".split())
 """Words of a schema that may say what its values are."""
 
 
-def with_parameters(function: Mapping[str, Any], field: str = "parameters") -> dict[str, Any]:
+_NAME = re.compile(r"[\w.:/-]{1,256}")
+"""OpenAI's names have no dots, colons and slashes, and 64 characters; those of MCP's tools may."""
+
+
+def check_function(function: Mapping[str, Any], path: str, field: str = "parameters") -> None:
+    """Raises BadRequest for a name or parameters with which no function can be called. vLLM would refuse them without
+    their place, and only where a call is forced."""
+    name, parameters = function.get("name"), function.get(field)
+    if isinstance(name, str) and not _NAME.fullmatch(name):
+        message = f"{path}.name: has 1 to 256 letters, digits, and characters of '_-.:/'"
+        raise BadRequest(message, param=f"{path}.name")
+    kind = parameters.get("type") if isinstance(parameters, Mapping) else None
+    if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
+        where = f"{path}.{field}.type"
+        raise BadRequest(f"{where}: must be 'object', as arguments are", param=where)
+
+
+def with_parameters(function: Mapping[str, Any], path: str, field: str = "parameters") -> dict[str, Any]:
     """A function's definition whose arguments are an object: it takes none if it says nothing about them (OpenAI:
     "Omitting `parameters` defines a function with an empty parameter list"). A call that vLLM forces could be any JSON.
+    Raises BadRequest (`check_function`).
     """
+    check_function(function, path, field)
     parameters = function.get(field, {})
     if not isinstance(parameters, Mapping) or parameters.keys() & _COMBINED:
         return {**function}

@@ -143,7 +143,7 @@ class DatabricksResponsesTranslation(DirectTranslation):
         sent = {name: flat[name] for name in _SENT if name in flat}
         sent |= {"input": _input(request.input), "store": False}
         if request.tools:
-            sent["tools"] = [with_parameters(tool) for tool in flat["tools"]]
+            sent["tools"] = [with_parameters(tool, f"tools[{at}]") for at, tool in enumerate(flat["tools"])]
         if request.top_logprobs:
             sent["include"] = list(dict.fromkeys([*sent.get("include", []), _LOGPROBS]))
         if request.reasoning is not None and request.reasoning.effort is not None:

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from app.config.meant import nearest
 from app.dialects.bodies import dump
-from app.dialects.common.requests import required, settle_functions, with_parameters
+from app.dialects.common.requests import check_function, required, settle_functions, with_parameters
 from app.dialects.common.streams import read_chunk
 from app.errors import BadRequest
 from app.sse import encode
@@ -30,6 +30,8 @@ def replace_functions(body: dict[str, Any]) -> bool:
     functions, choice = body.pop("functions", None), body.pop("function_call", None)
     if not functions:
         return False
+    for number, function in enumerate(functions):
+        check_function(function, f"functions[{number}]")
     body["tools"] = [{"type": "function", "function": function} for function in functions]
     body["parallel_tool_calls"] = False
     if choice is not None:
@@ -116,7 +118,11 @@ def settle_tools(body: dict[str, Any], *, drop: bool) -> None:
         if len(own) < len(tools) and not (drop and own):
             number = next(number for number, tool in enumerate(tools) if _type(tool) not in _RUN_BY_CLIENTS)
             raise _unsupported(f"tools[{number}]", _type(tools[number]))
-        body["tools"] = [_with_parameters(tool) for tool in own]
+        body["tools"] = [
+            _with_parameters(tool, f"tools[{number}]")
+            for number, tool in enumerate(tools)
+            if _type(tool) in _RUN_BY_CLIENTS
+        ]
     if isinstance(choice, Mapping):
         kind = choice.get("type")
         if kind == "allowed_tools":
@@ -176,19 +182,23 @@ _LONGEST_NAMESPACE = 256
 """Characters; OpenAI's names have 64."""
 
 
-def _with_parameters(tool: dict[str, Any]) -> dict[str, Any]:
+def _with_parameters(tool: dict[str, Any], path: str) -> dict[str, Any]:
     """A function of Responses, or a namespace, whose functions' arguments are objects. Raises BadRequest for a name of
     a namespace that is too long to be repeated with each of its functions."""
     inner = tool.get("tools")
     if _type(tool) != "namespace":
-        return with_parameters(tool)
+        return with_parameters(tool, path)
     for name in (tool.get("name", ""), _name(tool) or ""):
         if not isinstance(name, str) or len(name) > _LONGEST_NAMESPACE:
             message = f"tools: the name of a namespace is a string of at most {_LONGEST_NAMESPACE} characters"
             raise BadRequest(message, param="tools")
     if not isinstance(inner, list):
         return tool
-    return {**tool, "tools": [_with_parameters(one) if isinstance(one, dict) else one for one in inner]}
+    functions = [
+        _with_parameters(one, f"{path}.tools[{number}]") if isinstance(one, dict) else one
+        for number, one in enumerate(inner)
+    ]
+    return {**tool, "tools": functions}
 
 
 def _allow(body: dict[str, Any], choice: Mapping[str, Any], *, drop: bool) -> None:
