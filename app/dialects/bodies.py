@@ -265,10 +265,10 @@ class Problem:
 
 
 def first_problem(error: ValidationError) -> Problem:
-    """The problem of the first invalid field; in a union, of the branch that got furthest into the value."""
+    """The problem of the first invalid field; in a union, of the branch for the value's type, and furthest in it."""
     errors = error.errors(include_url=False)
     of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
-    deepest = max(of_the_first, key=lambda item: len(_fields(item)))
+    deepest = max(of_the_first, key=lambda item: (len(_fields(item)), not _is_wrong_type(item)))
     path, message = field_path(_fields(deepest)), _message(deepest)
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")

@@ -81,6 +81,12 @@ def error_in(frames: bytes) -> SwitchyardError | None:
 NOT_FETCHED = "images, audio and video are not fetched from"
 """The beginning of the message for a URL at a domain that the engine does not allow; without the list of those."""
 
+_UNTRUSTED_TEMPLATE = "Chat template is passed with request, but"
+NO_TEMPLATE = (
+    "chat_template: this deployment takes no templates of requests; the operator may allow it "
+    "(`trust_request_chat_template` in `engine_kwargs`)"
+)
+
 TOO_COSTLY = "the grammar is too costly for the engine"
 """The beginning of the message for a constraint that `deployments.engine.trial` refuses."""
 
@@ -96,8 +102,14 @@ _PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)
 # vLLM's names for a text that is too long; no request has such a field.
 _NO_FIELDS = frozenset({"input_text", "input_tokens"})
 _FIRST_OF_LINES = re.compile(r"validation errors? for .*\n(\S+)\n +(.*?)(?: \[type=|$)", re.MULTILINE)
-_FIRST_LOCATION = re.compile(r"'loc': \(((?:'[^']*'|\d+)(?:, (?:'[^']*'|\d+))*),?\)")
-_FIRST_OF_LIST = re.compile(r"'msg': (?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")")
+_LISTED = re.compile(
+    r"^  \{'type': '(\w+)', 'loc': \(((?:'[^']*'|\d+)(?:, (?:'[^']*'|\d+))*),?\), "
+    r"'msg': (?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")",
+    re.MULTILINE,
+)
+"""An error in a list of them, each on a line of its own."""
+
+_OBJECTS = frozenset({"dict_type", "model_attributes_type", "model_type"})
 
 
 def _fields(body: bytes) -> tuple[str | None, str | None, object]:
@@ -114,19 +126,37 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
     if refused := _DOMAIN.search(message):
         host = refused[1].strip().strip("[]")  # an IPv6 address
         message = f"{NOT_FETCHED} '{host}': send a data: URL"
-    # vLLM prints pydantic's errors in one of two ways: keep the first error's sentence and its field.
+    if message.startswith(_UNTRUSTED_TEMPLATE):
+        param, message = "chat_template", NO_TEMPLATE
+    # vLLM prints pydantic's errors in one of two ways: keep one error's sentence and its field.
     if "validation error" in message:
-        if first := _FIRST_OF_LIST.search(message):
-            if param is None and (location := _FIRST_LOCATION.search(message)):
-                param = _path(".".join(part.strip("'") for part in location[1].split(", ")))
-            message = (first[1] or first[2]).removeprefix("Value error, ")
+        if listed := _LISTED.findall(message):
+            message, param = _one_of(listed, param)
         elif first := _FIRST_OF_LINES.search(message):
             place = _path(first[1])
             message = f"{place}: {first[2]}" if place else first[2]
             param = param or place
-    if param is not None and param not in message:
+    if param is not None and not re.search(rf"(?<!\w){re.escape(param)}(?!\w)", message):
         message = f"{param}: {message}"
     return message, param, code
+
+
+def _one_of(listed: Sequence[tuple[str, str, str, str]], param: str | None) -> tuple[str, str | None]:
+    """The message and field of the first of these errors; in a union, of the branch for the value's type, and furthest
+    in it. `param`: the field that vLLM names, if that is another one."""
+    errors = [
+        (_path(".".join(part.strip("'") for part in location.split(", "))), kind, single or double)
+        for kind, location, single, double in listed
+    ]
+    place, kind, text = errors[0]
+    if param in (None, place):
+        of_the_first = [one for one in errors if _steps(one[0])[:1] == _steps(place)[:1]]
+        param, kind, text = max(of_the_first, key=lambda one: (len(_steps(one[0])), not one[1].endswith("_type")))
+    return "Input should be an object" if kind in _OBJECTS else text.removeprefix("Value error, "), param
+
+
+def _steps(path: str | None) -> Sequence[str]:
+    return re.findall(r"[^.\[\]]+", path or "")
 
 
 # Field names that are also common words.
@@ -142,6 +172,7 @@ _ABOUT: Mapping[str, Sequence[str]] = {
     "MultiModalParam": ("documents",),
     "image": _TEXT,
     "tool choice": ("tool_choice",),
+    "out of vocabulary": _TEXT,
 }
 
 

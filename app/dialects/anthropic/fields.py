@@ -1,6 +1,6 @@
 """The fields of Anthropic's requests, as far as vLLM 0.29 models them; it would ignore any other one silently."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,6 +13,26 @@ _BLOCKS = frozenset("text image tool_use tool_result tool_reference thinking red
 
 _RESULTS = frozenset({"text", "image", "tool_reference"})
 """Those of the blocks in a tool's result. vLLM would leave out any other."""
+
+_NEEDED: Mapping[str, Sequence[str]] = {
+    "text": ("text",),
+    "image": ("source",),
+    "tool_use": ("id", "name"),
+    "tool_result": ("tool_use_id",),
+    "tool_reference": ("tool_name",),
+    "thinking": ("thinking",),
+}
+"""What a block of a type must have. vLLM would leave it out of the prompt."""
+
+_Type = type | tuple[type, ...]
+_TYPES: Mapping[str, _Type] = {
+    **dict.fromkeys("id name text thinking tool_name tool_use_id".split(), str),
+    **dict.fromkeys("input source".split(), dict),
+    "content": (str, list),
+}
+"""The types of a block's members. vLLM names the block's list instead."""
+
+_WORDS: Mapping[_Type, str] = {str: "a valid string", dict: "an object", (str, list): "a string or a list of blocks"}
 
 _CLEARING = "clear_"
 """Edits of the context that remove what is no longer needed: a server that removes nothing answers the same request."""
@@ -189,21 +209,41 @@ class Messages(CountTokens):
 
 
 def _check_blocks(holder: Any, path: str, known: frozenset[str]) -> None:
-    """Raises ValueError, which begins with the block's path, for a type that vLLM would reject under another name or
-    leave out."""
+    """Raises ValueError, which begins with the place, for what vLLM would reject under another name or leave out."""
     content = holder.get("content") if isinstance(holder, dict) else None
+    if not isinstance(content, str | list | None):
+        raise ValueError(f"{path}: Input should be {_WORDS[str, list]}")
     for number, block in enumerate(content if isinstance(content, list) else ()):
-        kind = block.get("type") if isinstance(block, dict) else None
         where = f"{path}[{number}]"
-        if kind == "text" and block.get("text") == "" and known is not _RESULTS:
-            raise ValueError(f"{where}: text content blocks must be non-empty")
-        if isinstance(kind, str) and kind not in known:
+        if not isinstance(block, dict):
+            raise ValueError(f"{where}: Input should be an object")
+        _check_members(block, where, {"type": str}, "type")
+        kind = block["type"]
+        if kind not in known:
             raise ValueError(f"{where}: blocks of type '{kind[:64]}' are not supported; send text or images")
-        source = block.get("source") if kind == "image" else None
-        if isinstance(source, dict) and source.get("type") not in ("base64", "url"):
-            raise ValueError(f"{where}.source: {_STORED}; send the image as `base64` or `url`")
+        _check_members(block, where, _TYPES, *_NEEDED.get(kind, ()))
+        if kind == "text" and block["text"] == "" and known is not _RESULTS:
+            raise ValueError(f"{where}: text content blocks must be non-empty")
+        if kind == "image":
+            _check_source(block["source"], f"{where}.source")
         if kind == "tool_result":
             _check_blocks(block, f"{where}.content", _RESULTS)
+
+
+def _check_source(source: Mapping[str, Any], path: str) -> None:
+    kind = source.get("type")
+    if kind not in ("base64", "url"):
+        raise ValueError(f"{path}: {_STORED}; send the image as `base64` or `url`")
+    _check_members(source, path, {"data": str, "url": str}, "data" if kind == "base64" else "url")
+
+
+def _check_members(value: Mapping[str, Any], path: str, types: Mapping[str, _Type], *needed: str) -> None:
+    for name in needed:
+        if name not in value:
+            raise ValueError(f"{path}.{name}: Field required")
+    for name in types.keys() & value.keys():
+        if not isinstance(value[name], types[name]):
+            raise ValueError(f"{path}.{name}: Input should be {_WORDS[types[name]]}")
 
 
 def _check_clear_at(message: Any, path: str) -> None:

@@ -224,20 +224,29 @@ WITH_CONTENT = ("developer", "system", "tool", "user")
 """The roles of OpenAI's messages that need content. The assistant may call a tool instead."""
 
 
-def content_for(roles: Collection[str]) -> AfterValidator:
-    """Checks that a message with one of these roles has content: an annotation of a field behind `role`."""
+def content_for(roles: Collection[str], *, parts_for: Collection[str] = ()) -> AfterValidator:
+    """Checks that a message with one of these roles has content, and with one of `parts_for` no empty list: an
+    annotation of a field behind `role`."""
 
     def checked(value: Any, info: ValidationInfo) -> Any:
         if value is None and info.data.get("role") in roles:
             raise PydanticCustomError("missing", "Field required")
+        if value == [] and info.data.get("role") in parts_for:
+            raise PydanticCustomError("too_short", "must have at least one part")
         return value
 
     return AfterValidator(checked)
 
 
-def has_content_for(roles: Collection[str]) -> Schema:
+def has_content_for(roles: Collection[str], *, parts_for: Collection[str] = ()) -> Schema:
     """The schema of a message for which `content_for` holds."""
-    return either({"properties": {"role": {"not": {"enum": [*roles]}}}}, given("content"))
+    some = has_for(roles, "content")
+    return both(some, has_for(parts_for, "content", {**_VALUE, "minItems": 1})) if parts_for else some
+
+
+def has_for(roles: Collection[str], name: str, schema: Schema = _VALUE) -> Schema:
+    """The schema of a message that has a field if it has one of these roles."""
+    return either({"properties": {"role": {"not": {"enum": [*roles]}}}}, given(name, schema))
 
 
 def check_without_prefix(messages: Iterable[Any]) -> None:

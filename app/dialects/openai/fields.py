@@ -41,11 +41,13 @@ from app.dialects.common.fields import (
     either,
     given,
     has_content_for,
+    has_for,
     is_true,
     values,
 )
 from app.dialects.schemas import NOT_USED
 from app.engine.pieces import MOST_TOKENS
+from app.internal_api import MAX_STOP_STRINGS
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
@@ -106,7 +108,7 @@ class _Sampling(SamplingFields, Recorded):
     stream_options: StreamOptions | None = Field(default=None, description="vLLM's; only with `stream`")
     top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
     n: int = Field(default=1, ge=1, le=128, description=GREEDY_N)
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS)] | None = None
     max_tokens: int | None = Field(default=None, ge=0)
     resume: Resume | None = Field(
         default=None,
@@ -149,17 +151,28 @@ class FunctionCall(BaseModel):
     arguments: str
 
 
+_WITH_PARTS = ("developer", "system", "user")
+"""The roles whose content is no empty list. A tool's result may be empty."""
+
+
 class Message(BaseModel):
     """One chat message."""
 
     model_config = ConfigDict(
         extra="ignore",
         strict=True,
-        json_schema_extra=both(either(absent("function_call"), absent("tool_calls")), has_content_for(WITH_CONTENT)),
+        json_schema_extra=both(
+            either(absent("function_call"), absent("tool_calls")),
+            has_content_for(WITH_CONTENT, parts_for=_WITH_PARTS),
+            has_for(("tool",), "tool_call_id", {"type": "string"}),
+        ),
     )
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[str | list[Part] | None, content_for(WITH_CONTENT)] = Field(default=None, validate_default=True)
+    content: Annotated[str | list[Part] | None, content_for(WITH_CONTENT, parts_for=_WITH_PARTS)] = Field(
+        default=None, validate_default=True
+    )
+    tool_call_id: Annotated[str | None, content_for(("tool",))] = Field(default=None, validate_default=True)
     tool_calls: Any = None
     function_call: FunctionCall | None = None
 

@@ -64,6 +64,60 @@ def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
     assert engine_error(error(listed, 400, "body.n"), 400).message == "n: it's odd"
 
 
+BLOCKS = ("content", "list[AnthropicContentBlock]")
+
+
+@pytest.mark.parametrize(
+    ("errors", "message"),
+    [
+        (
+            [("string_type", ("stop", "str"), "a string"), ("too_long", ("stop", "list[str]"), "at most 4 items")],
+            "stop: at most 4 items",
+        ),
+        (
+            [
+                ("string_type", ("messages", 0, "content", "str"), "a string"),
+                ("model_type", ("messages", 0, *BLOCKS, 0), "an instance of AnthropicContentBlock"),
+            ],
+            "messages[0].content[0]: Input should be an object",
+        ),
+        (
+            [
+                ("string_type", ("messages", 0, "content", "str"), "a string"),
+                ("missing", ("messages", 0, *BLOCKS, 0, "type"), "required"),
+                ("missing", ("tools", 0, "function", "parameters", "x"), "later"),
+            ],
+            "messages[0].content[0].type: required",
+        ),
+        ([("string_type", ("n", "str"), "a string"), ("int_type", ("n", "int"), "a number")], "n: a string"),
+    ],
+)
+def test_of_a_union_the_branch_for_the_values_type_is_told(
+    errors: list[tuple[str, tuple[str | int, ...], str]], message: str
+) -> None:
+    listed = [
+        {"type": kind, "loc": ("body", *location), "msg": msg, "input": "\n  {'type': 'x', 'loc': ('a',), 'msg': 'y'"}
+        for kind, location, msg in errors
+    ]
+    text = f"{len(listed)} validation errors:\n" + "".join(f"  {one}\n" for one in listed)
+    first = "body." + ".".join(str(part) for part in errors[0][1] if part != "str")
+    told = engine_error(error(text, 400, first), 400)
+    assert (told.message, told.param) == (message, message.partition(":")[0])
+
+
+def test_a_template_that_the_engine_does_not_take_is_its_field() -> None:
+    message = "Chat template is passed with request, but --trust-request-chat-template is not set. Refused."
+    told = engine_error(error(message), 400)
+    assert told.param == "chat_template"
+    assert told.message.startswith("chat_template: ")
+    assert "--trust" not in told.message
+
+
+@pytest.mark.parametrize("field", ["prompt", "input", "messages"])
+def test_a_token_that_the_model_has_not_is_in_the_text(field: str) -> None:
+    assert field_named_in("Token id 1000000000 is out of vocabulary", {"model": "m", field: [1000000000]}) == field
+
+
 @pytest.mark.parametrize(
     ("message", "field"),
     [

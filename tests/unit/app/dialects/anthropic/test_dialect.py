@@ -69,6 +69,46 @@ def test_an_image_in_a_file_of_the_vendors_is_refused(nested: bool) -> None:
         parse(messages=[{"role": "user", "content": [{"type": "image", "source": source}]}])
 
 
+@pytest.mark.parametrize("operation", ["messages", "count_tokens"])
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (5, ""),
+        ([5], "[0]"),
+        ([{"text": "a"}], "[0].type"),
+        ([{"type": 5}], "[0].type"),
+        ([{"type": ["text"]}], "[0].type"),
+        ([{"type": "text"}], "[0].text"),
+        ([{"type": "text", "text": None}], "[0].text"),
+        ([{"type": "text", "text": 7}], "[0].text"),
+        ([{"type": "image"}], "[0].source"),
+        ([{"type": "image", "source": "u"}], "[0].source"),
+        ([{"type": "image", "source": {"type": "base64"}}], "[0].source.data"),
+        ([{"type": "image", "source": {"type": "url", "url": 5}}], "[0].source.url"),
+        ([{"type": "tool_result"}], "[0].tool_use_id"),
+        ([{"type": "tool_result", "tool_use_id": "t", "content": 5}], "[0].content"),
+        ([{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text"}]}], "[0].content[0].text"),
+        ([{"type": "tool_use", "name": "f", "input": {}}], "[0].id"),
+        ([{"type": "tool_use", "id": "t", "name": "f", "input": []}], "[0].input"),
+        ([{"type": "thinking", "signature": "s"}], "[0].thinking"),
+    ],
+)
+def test_a_wrong_block_is_named_by_its_place(operation: str, content: Any, place: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        parse(operation, messages=[{"role": "user", "content": content}])
+    assert raised.value.param == f"messages[0].content{place}"
+    assert raised.value.message.startswith(f"messages[0].content{place}: ")
+
+
+@pytest.mark.parametrize(
+    ("system", "place"), [([{"type": "text"}], "[0].text"), ([5], "[0]"), ([{"type": "text", "text": 7}], "[0].text")]
+)
+def test_so_is_one_of_the_system_prompt(system: list[Any], place: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        parse(system=system)
+    assert raised.value.param == f"system{place}"
+
+
 def test_a_misspelt_field_is_named_before_the_one_that_is_then_missing() -> None:
     with pytest.raises(BadRequest) as raised:
         parse(messages=..., mesages=[])
@@ -211,9 +251,18 @@ def test_an_agents_request_is_accepted() -> None:
         ({"messages": [{"role": "system", "content": "hi", "clear_at": "later"}]}, "messages[0].clear_at"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0]"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "document"}]}]}]},
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "document"}]}],
+                    }
+                ]
+            },
             "messages[0].content[0].content[0]",
         ),
+        ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"name": "f", "input_schema": {"type": "banana"}}]}, "tools[0].input_schema.type"),
     ],
 )
 def test_an_invalid_field_is_rejected_by_name(fields: dict[str, Any], param: str) -> None:

@@ -110,6 +110,8 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ("chat", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
     ("chat", {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}, "messages[0].content[0].type"),
+    ("chat", {"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    ("chat", {"messages": [*MESSAGES, {"role": "tool", "content": "5"}]}, "messages[1].tool_call_id"),
     ("chat", {"model": 5}, "model"),
     ("chat", {"temperature": -0.1}, "temperature"),
     ("chat", {"temperature": 2.1}, "temperature"),
@@ -173,6 +175,17 @@ def test_an_invalid_field_is_rejected_by_name(operation: str, fields: dict[str, 
     assert raised.value.param is not None
     assert raised.value.param.startswith(param)
     assert param in raised.value.message
+
+
+@pytest.mark.parametrize("operation", ["chat", "completions"])
+def test_too_many_stop_strings_are_told_by_their_number(operation: str) -> None:
+    parse(operation, stop=["a"] * 64)
+    with pytest.raises(BadRequest, match="stop: List should have at most 64 items after validation, not 5000"):
+        parse(operation, stop=["a"] * 5000)
+
+
+def test_a_tools_result_may_be_empty() -> None:
+    parse("chat", messages=[*MESSAGES, {"role": "tool", "tool_call_id": "c", "content": []}])
 
 
 @pytest.mark.parametrize("operation", REQUIRED)
