@@ -152,8 +152,7 @@ def _at(value: Any, *path: str) -> Any:
 
 
 _USAGE = re.compile(rb'"usage": ?\{')
-_PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d{1,18})(?!\d)')
-_COMPLETION = re.compile(rb'"(?:completion|output)_tokens": ?(\d{1,18})(?!\d)')
+_COUNT = re.compile(rb'"(?:(?:prompt|input)|(completion|output))_tokens": ?(\d{1,18})(?!\d)')
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -171,8 +170,12 @@ def find_usage(payload: bytes) -> Usage | None:
     """
     if (found := _USAGE.search(payload)) is None:
         return None
-    prompt = max(map(int, _PROMPT.findall(payload, found.start())), default=0)
-    completion = max(map(int, _COMPLETION.findall(payload, found.start())), default=0)
+    prompt = completion = 0
+    for of_completion, count in _COUNT.findall(payload, found.start()):
+        if of_completion:
+            completion = max(completion, int(count))
+        else:
+            prompt = max(prompt, int(count))
     return Usage(prompt, completion)
 
 

@@ -130,10 +130,10 @@ class FrameStream(TerminatingStream, ABC):
         """The client's frames for one frame; sets `_ended` with the last one."""
 
 
-# Chunks are forwarded as they came, once `EventCheck` has found valid events in them. A chunk is split into frames only
-# if a substring search finds one of three things: an error event (it is reworded), a usage chunk that the client did
-# not ask for (the router asks for it, to count tokens), or a comment (some clients' parsers fail on these); and always
-# if the frames are edited.
+# Chunks are forwarded as they came, once `EventCheck` has found valid events, and no comments, in them: some clients'
+# parsers fail on those. They are split into frames if a substring search finds an error event (it is reworded), and
+# always if the frames are edited. A usage chunk that the client did not ask for (the router does, to count tokens) is
+# cut out.
 
 NO_CHOICES = re.compile(rb'"choices": ?\[\]')
 _USAGE = re.compile(rb'"usage": ?\{')
@@ -163,17 +163,12 @@ class PassthroughStream(FrameStream):
     def _translated(self, frames: bytes) -> bytes:
         translated = super()._translated(frames)
         self._ended = self._ended or self.check.ended
-        return translated
+        return _without_usage(translated) if self._hide_usage else translated
 
     def _passes(self, frames: bytes) -> bool:
-        if with_usage := frames.find(b'"usage":') >= 0:
+        if frames.find(b'"usage":') >= 0:
             self._count(frames)
-        return not (
-            self._edit is not None
-            or frames.find(b'"error"') >= 0
-            or (with_usage and self._hide_usage and NO_CHOICES.search(frames) is not None)
-            or has_comment(frames)
-        )
+        return self._edit is None and frames.find(b'"error"') < 0
 
     def _count(self, frames: bytes) -> None:
         usage, before = find_usage(frames), self.usage
@@ -186,9 +181,19 @@ class PassthroughStream(FrameStream):
             )
 
     def _frame(self, frame: bytes) -> bytes:
-        if self._hide_usage and frame.find(b'"usage":') >= 0 and NO_CHOICES.search(frame) and _USAGE.search(frame):
-            return b""
         return frame if self._edit is None else self._edit(frame)
+
+
+def _without_usage(frames: bytes) -> bytes:
+    """Whole frames without those that have a usage and no choice."""
+    if frames.find(b'"usage":') < 0:  # nearly always
+        return frames
+    kept, at = b"", 0
+    while (found := NO_CHOICES.search(frames, at)) is not None:
+        before = frames.rfind(b"\n\n", at, found.start())
+        start, end = before + 2 if before >= 0 else at, frames.index(b"\n\n", found.end()) + 2
+        kept, at = kept + frames[at : start if _USAGE.search(frames, start, end) else end], end
+    return kept + frames[at:]
 
 
 # Some clients lose the usage of a chunk without choices, or fail on that chunk.
