@@ -15,7 +15,7 @@ Also what several dialects share of their clients: base paths, whose SDK sent a 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 from urllib.parse import urlsplit
 
 import msgspec
@@ -200,6 +200,16 @@ class Translation(ABC):
     def open_stream(self, serving: ServingContext) -> Stream:
         """The translator of the main request's event stream."""
         raise AssertionError("this operation does not stream")
+
+
+AnyTranslation = TypeVar("AnyTranslation", bound=Translation)
+
+
+@dataclass_transform(frozen_default=True)
+def immutable(cls: type[AnyTranslation]) -> type[AnyTranslation]:
+    """The decorator of translations: a dataclass that mypy takes for a frozen one. Python's own would set each field
+    with a call, which takes as long as to parse a short body."""
+    return dataclass(cls)
 
 
 class Call(msgspec.Struct, frozen=True):

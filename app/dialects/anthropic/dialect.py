@@ -10,7 +10,6 @@ into a chat request, so its errors have OpenAI's form or Anthropic's; both have 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
 
@@ -30,6 +29,7 @@ from app.dialects.base import (
     ServingContext,
     Stream,
     addressed,
+    immutable,
     is_below,
 )
 from app.dialects.bodies import UNREAD, dump, request_object, validated
@@ -213,7 +213,7 @@ def _completed(value: dict[str, Any], *, manages_context: bool) -> dict[str, Any
 AnyRequest = TypeVar("AnyRequest", bound=fields.CountTokens)
 
 
-@dataclass(frozen=True)
+@immutable
 class MessagesTranslation(DirectTranslation):
     """POST /v1/messages."""
 
@@ -260,7 +260,7 @@ class MessagesTranslation(DirectTranslation):
         return stream
 
 
-@dataclass(frozen=True)
+@immutable
 class CountTokensTranslation(DirectTranslation):
     """POST /v1/messages/count_tokens."""
 

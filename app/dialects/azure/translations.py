@@ -4,13 +4,12 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
 from app.dialects.azure.fields import Chat, Completions, Embeddings, checked
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation, immutable
 from app.dialects.bodies import dump
 from app.dialects.common.requests import (
     DirectTranslation,
@@ -25,7 +24,7 @@ from app.dialects.common.streams import LastChoiceUsageStream
 from app.errors import CONTEXT_EXCEEDED, BadRequest
 
 
-@dataclass(frozen=True)
+@immutable
 class AzureChatTranslation(DirectTranslation):
     """POST /chat/completions."""
 
@@ -47,7 +46,7 @@ class AzureChatTranslation(DirectTranslation):
         return LastChoiceUsageStream(self.path)
 
 
-@dataclass(frozen=True)
+@immutable
 class AzureCompletionsTranslation(Translation):
     """POST /completions."""
 
@@ -80,7 +79,7 @@ class AzureCompletionsTranslation(Translation):
         return LastChoiceUsageStream("/v1/completions")  # as for chat
 
 
-@dataclass(frozen=True)
+@immutable
 class AzureEmbeddingsTranslation(DirectTranslation):
     """POST /embeddings. `encoding` is the client's `encoding_format`."""
 

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from app.config.meant import nearest
 from app.config.schema import Config
-from app.dialects.base import EngineRequest, Flow, ServingContext, Translation, no_lookups
+from app.dialects.base import EngineRequest, Flow, ServingContext, Translation, immutable, no_lookups
 from app.dialects.bodies import dump
 from app.engine.context import PromptTokens
 from app.engine.model import Model
@@ -267,7 +267,7 @@ def required(path: str) -> BadRequest:
     return BadRequest(f"{path}: Field required", param=path, code="missing_required_parameter")
 
 
-@dataclass(frozen=True)
+@immutable
 class DirectTranslation(Translation):
     """One engine request, whose answer is the client's unless a subclass translates it."""
 

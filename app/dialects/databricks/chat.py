@@ -12,7 +12,17 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation, no_lookups
+from app.dialects.base import (
+    Call,
+    EngineRequest,
+    Flow,
+    Reply,
+    ServingContext,
+    Stream,
+    Translation,
+    immutable,
+    no_lookups,
+)
 from app.dialects.bodies import dump, dump_members, items, members
 from app.dialects.common.requests import DirectTranslation, ask_for_usage, check_copies, greedy, settle_functions
 from app.dialects.common.streams import LastChoiceUsageStream
@@ -63,7 +73,7 @@ def counts(usage: dict[str, Any]) -> dict[str, Any]:
     return {**usage, "reasoning_tokens": details["reasoning_tokens"]} if details else usage
 
 
-@dataclass(frozen=True)
+@immutable
 class DatabricksChatTranslation(DirectTranslation):
     """Chat. `usage_apart`: the client asked for the usage in a separate chunk.
 
@@ -109,7 +119,7 @@ class DatabricksChatTranslation(DirectTranslation):
 _PLACEHOLDER = re.compile(r"\{(instruction|input)\}")
 
 
-@dataclass(frozen=True)
+@immutable
 class DatabricksEmbeddingsTranslation(Translation):
     """Embeddings. vLLM has no `instruction`: it goes into each text by the deployment's `instruction_template`."""
 

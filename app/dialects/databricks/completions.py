@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation, immutable
 from app.dialects.bodies import dump
 from app.dialects.common.requests import FIELD_NAMES, BestOf, ask_for_usage, check_copies, greedy, tokenize
 from app.dialects.common.streams import LastChoiceUsageStream, read_chunk
@@ -110,7 +110,7 @@ _NOT_SENT = frozenset({"echo", "error_behavior", "suffix", "use_raw_prompt"})
 _IN_TEMPLATE: Mapping[str, str] = {"messages": "prompt"}
 
 
-@dataclass(frozen=True)
+@immutable
 class DatabricksCompletionsTranslation(Translation):
     """Completions. `usage_apart`: the client asked for the usage in a separate chunk.
 

@@ -7,12 +7,11 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Call, Reply, ServingContext, Stream
+from app.dialects.base import Call, Reply, ServingContext, Stream, immutable
 from app.dialects.bodies import dump
 from app.dialects.common.requests import DirectTranslation, SingleCallFilter, with_parameters, with_single_call
 from app.dialects.common.streams import FrameStream, StreamedItems
@@ -123,7 +122,7 @@ _DEFAULTS: Mapping[str, Any] = {
 _REPEATED_IF_GIVEN = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user")
 
 
-@dataclass(frozen=True)
+@immutable
 class DatabricksResponsesTranslation(DirectTranslation):
     """Responses. `echo` is what the response repeats of its request, in the client's own form.
 

@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -21,6 +20,7 @@ from app.dialects.base import (
     ServingContext,
     Stream,
     Translation,
+    immutable,
     no_lookups,
 )
 from app.dialects.bodies import dump
@@ -148,7 +148,7 @@ def _engine_body(fields: Chat, body: Mapping[str, Any]) -> dict[str, Any]:
     return engine_body
 
 
-@dataclass(frozen=True)
+@immutable
 class FriendliChatTranslation(Translation):
     """POST …/v1/chat/completions. `body` is the engine's. `needs_model`: it asks for extensions."""
 
@@ -230,7 +230,7 @@ def parse_tokenize(body: Mapping[str, Any], request: Request, context: ParseCont
     return Call("completions", {"prompt": prompt}, FriendliTokenizeTranslation(prompt))
 
 
-@dataclass(frozen=True)
+@immutable
 class FriendliTokenizeTranslation(Translation):
     """The ids of a text, by the router's copy of the tokenizer."""
 
@@ -249,7 +249,7 @@ def parse_detokenize(body: Mapping[str, Any], request: Request, context: ParseCo
     return Call("completions", {}, FriendliDetokenizeTranslation(checked(body, Detokenize).tokens))
 
 
-@dataclass(frozen=True)
+@immutable
 class FriendliDetokenizeTranslation(Translation):
     """The text of ids, by the router's copy of the tokenizer; special tokens are spelt out."""
 
@@ -276,7 +276,7 @@ def parse_render(body: Mapping[str, Any], request: Request, context: ParseContex
     return Call("chat", engine_body, RenderTranslation(engine_body))
 
 
-@dataclass(frozen=True)
+@immutable
 class RenderTranslation(Translation):
     """The prompt that the engine makes of a conversation."""
 

@@ -6,7 +6,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ from app.dialects.base import (
     ServingContext,
     Stream,
     Translation,
+    immutable,
 )
 from app.dialects.bodies import dump
 from app.dialects.common.requests import tokenize
@@ -261,7 +261,7 @@ def parse_completion(body: Mapping[str, Any], request: Request, context: ParseCo
     return Call("completions", engine_body, translation, timeout_s=wanted.fields.timeout_s)
 
 
-@dataclass(frozen=True)
+@immutable
 class CompletionTranslation(Translation):
     """POST …/v1/completions. `body` is the engine's, except for what depends on the model."""
 

@@ -1,11 +1,10 @@
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import Field
 
-from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
+from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext, immutable
 from app.dialects.bodies import dump_members
 from app.dialects.common.fields import absent, both, described_by, either, given
 from app.dialects.common.requests import DirectTranslation
@@ -54,7 +53,7 @@ def parse_embeddings(body: Mapping[str, Any], request: Request, context: ParseCo
     return Call("embeddings", engine_body, FriendliEmbeddingsTranslation("/v1/embeddings", engine_body))
 
 
-@dataclass(frozen=True)
+@immutable
 class FriendliEmbeddingsTranslation(DirectTranslation):
     """vLLM's vectors, with a count of completion tokens, which the SDK requires."""
 

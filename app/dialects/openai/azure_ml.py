@@ -5,13 +5,12 @@ deployed to managed online endpoints, and LangChain's `AzureMLChatOnlineEndpoint
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
 
-from app.dialects.base import Reply, ServingContext
+from app.dialects.base import Reply, ServingContext, immutable
 from app.dialects.bodies import dump
 from app.dialects.common.fields import NonEmptyList
 from app.dialects.common.requests import DirectTranslation
@@ -69,7 +68,7 @@ def swagger(endpoint: str, bodies: Sequence[Body]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@immutable
 class OutputTranslation(DirectTranslation):
     """The chat's answer in Azure ML's form."""
 

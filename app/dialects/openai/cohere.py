@@ -5,14 +5,13 @@ are put into Cohere's form here. Contract: Cohere's API reference, "Embed API (v
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.dialects.base import Reply, ServingContext
+from app.dialects.base import Reply, ServingContext, immutable
 from app.dialects.bodies import dump_members
 from app.dialects.common.fields import NonEmptyList, absent, both, described_by, either, given, values
 from app.dialects.common.requests import DirectTranslation, encoded
@@ -101,7 +100,7 @@ class Embed(OperationBody):
         return self
 
 
-@dataclass(frozen=True)
+@immutable
 class CohereEmbedTranslation(DirectTranslation):
     """Vectors in each of `types`; `is_plain`: in the form of the API's first version without types, a list."""
 

@@ -6,7 +6,6 @@ vLLM's questions about one engine: GET /version and GET /tokenizer_info, asked o
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from app.dialects.base import (
     Route,
     ServingContext,
     addressed,
+    immutable,
     is_below,
     is_own_url,
     openai_routes,
@@ -44,7 +44,7 @@ from app.version import own_version
 # `?model=` names the endpoint or the deployment; else it is the default endpoint of the first task that has one.
 
 
-@dataclass(frozen=True)
+@immutable
 class Version(DirectTranslation):
     """The engine's version in vLLM's form, and this server's beside it."""
 
@@ -61,7 +61,7 @@ def no_tokenizer_info() -> UnsupportedRoute:
     return UnsupportedRoute("tokenizer's settings", argument)
 
 
-@dataclass(frozen=True)
+@immutable
 class TokenizerInfo(DirectTranslation):
     """The tokenizer's settings, from engines that show them."""
 

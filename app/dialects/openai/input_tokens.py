@@ -5,12 +5,11 @@ counts. Contract: OpenAI's API reference, "Get input token counts"; vLLM 0.29, `
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Reply, ServingContext
+from app.dialects.base import Reply, ServingContext, immutable
 from app.dialects.bodies import dump
 from app.dialects.common.requests import DirectTranslation
 from app.engine.collectors import MALFORMED
@@ -20,7 +19,7 @@ PASSED = frozenset({"chat_template_kwargs", "model"})
 """The fields that `/tokenize` has too."""
 
 
-@dataclass(frozen=True)
+@immutable
 class CountTranslation(DirectTranslation):
     """The count; `body` is `tokenized`'s."""
 

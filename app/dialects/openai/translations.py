@@ -5,7 +5,6 @@ Also response objects, whole and in streams, where vLLM's differ from OpenAI's.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +13,7 @@ from pydantic_core import from_json
 
 from app.config.meant import nearest
 from app.config.schema import Task
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation, immutable
 from app.dialects.bodies import Problem, dump, validated
 from app.dialects.common.requests import (
     FIELD_NAMES,
@@ -167,7 +166,7 @@ def _cut(done: bytes) -> bytes:
 AnyRequest = TypeVar("AnyRequest", bound=fields.OperationBody)
 
 
-@dataclass(frozen=True)
+@immutable
 class ChatTranslation(DirectTranslation):
     """POST /v1/chat/completions. `functions`: the client sent those, instead of tools."""
 
@@ -202,7 +201,7 @@ class ChatTranslation(DirectTranslation):
         return PassthroughStream(CHUNKS, hide_usage=self.hide_usage, edit=edit)
 
 
-@dataclass(frozen=True)
+@immutable
 class CompletionsTranslation(DirectTranslation):
     """POST /v1/completions."""
 
@@ -234,7 +233,7 @@ class CompletionsTranslation(DirectTranslation):
         return PassthroughStream(COMPLETIONS, hide_usage=self.hide_usage)
 
 
-@dataclass(frozen=True)
+@immutable
 class EmbeddingsTranslation(DirectTranslation):
     """POST /v1/embeddings."""
 
@@ -267,7 +266,7 @@ def parse_cohere_embed(body: dict[str, Any], version: str = "2") -> Call:
     return Call("embeddings", translation.body, translation, request.model, field_names=names)
 
 
-@dataclass(frozen=True)
+@immutable
 class RerankTranslation(DirectTranslation):
     """POST /v1/rerank, and `/v2/rerank`, whose results have no documents by default."""
 
@@ -303,7 +302,7 @@ def _parse_rerank_v2(body: dict[str, Any]) -> Call:
     return RerankTranslation.parse(body, is_v2=True)
 
 
-@dataclass(frozen=True)
+@immutable
 class ScoreTranslation(DirectTranslation):
     """vLLM's POST /score. The engine gets `queries` and `documents`, under whichever names the client sent them."""
 
@@ -318,7 +317,7 @@ class ScoreTranslation(DirectTranslation):
         return Call("rerank", sent, cls("/score", sent), request.model, user=request.user, field_names=own)
 
 
-@dataclass(frozen=True)
+@immutable
 class ResponsesTranslation(DirectTranslation):
     """POST /v1/responses."""
 
@@ -365,7 +364,7 @@ def _parse_input_tokens(body: dict[str, Any], *, drop_tools: bool) -> Call:
     return Call("responses", body, counted, request.model, field_names={"messages": "input"})
 
 
-@dataclass(frozen=True)
+@immutable
 class TokenizeTranslation(DirectTranslation):
     """vLLM's POST /tokenize."""
 
@@ -381,7 +380,7 @@ class TokenizeTranslation(DirectTranslation):
         return Call(task, body, cls("/tokenize", body), request.model)
 
 
-@dataclass(frozen=True)
+@immutable
 class DetokenizeTranslation(DirectTranslation):
     """vLLM's POST /detokenize."""
 

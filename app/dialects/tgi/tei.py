@@ -6,7 +6,6 @@ Contract: TEI's OpenAPI description of `/embed`, `/embed_all`, `/similarity`, `/
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import hypot
 from operator import mul
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,7 +14,7 @@ import msgspec
 from pydantic import Field, WithJsonSchema
 from pydantic_core import from_json
 
-from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext
+from app.dialects.base import Call, ParseContext, Reply, Request, ServingContext, immutable
 from app.dialects.bodies import dump, dump_members, peek, request_object
 from app.dialects.common.fields import NonEmpty, NonEmptyList
 from app.dialects.common.requests import DirectTranslation
@@ -116,7 +115,7 @@ def _refuse_empty(value: object, param: str) -> None:
         raise Unprocessable(f"`{param}` cannot be empty", param=param)
 
 
-@dataclass(frozen=True)
+@immutable
 class EmbedTranslation(DirectTranslation):
     """Vectors, from vLLM's `/v1/embeddings`."""
 
@@ -142,7 +141,7 @@ class EmbedTranslation(DirectTranslation):
         return Reply(dump_members([item["embedding"] for item in _in_order(embeddings(answer, msgspec.Raw))]))
 
 
-@dataclass(frozen=True)
+@immutable
 class TeiRerankTranslation(DirectTranslation):
     """Texts in the order of their scores, from vLLM's `/v1/rerank`."""
 
@@ -172,7 +171,7 @@ class TeiRerankTranslation(DirectTranslation):
         return {"index": result["index"], **text, "score": result["relevance_score"]}
 
 
-@dataclass(frozen=True)
+@immutable
 class EmbedAllTranslation(DirectTranslation):
     """A vector for each token of each text, from vLLM's `/pooling`."""
 
@@ -190,7 +189,7 @@ class EmbedAllTranslation(DirectTranslation):
         return Reply(written([vectors["data"] for vectors in _in_order(from_json(answer))]))
 
 
-@dataclass(frozen=True)
+@immutable
 class SimilarityTranslation(DirectTranslation):
     """The cosine between a sentence's vector and each other's, of vLLM's `/v1/embeddings`."""
 
@@ -211,7 +210,7 @@ class SimilarityTranslation(DirectTranslation):
         return Reply(dump([sum(map(mul, source, other)) for other in others]))
 
 
-@dataclass(frozen=True)
+@immutable
 class PredictTranslation(DirectTranslation):
     """Each class of a text with its score, the likeliest first, from vLLM's `/classify`.
 
