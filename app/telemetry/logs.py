@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 from msgspec.structs import replace
-from pydantic_core import to_json
 
 from app.engine.output import Usage
 from app.errors import TooManyRefusals, Unauthorized, outcome_of
@@ -27,10 +26,13 @@ from app.errors import TooManyRefusals, Unauthorized, outcome_of
 # by its message.
 
 
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
+
+
 def _encode(line: Mapping[str, object]) -> str:
     try:
-        return to_json(line, fallback=str).decode()
-    except ValueError:  # half of a surrogate pair, which UTF-8 cannot hold
+        return _ENCODER.encode(line).decode()
+    except (ValueError, OverflowError):  # half of a surrogate pair, which UTF-8 cannot hold; a very long integer
         return json.dumps(line, default=str)
 
 
@@ -273,17 +275,22 @@ def _fields(record: Record, elapsed_s: float) -> dict[str, object]:
         "reason": record.reason,
         "status": record.status,
         "stream": record.stream,
-        "duration_ms": round(elapsed_s * 1000, 1),
+        "duration_ms": _ms(elapsed_s),
     }
     if record.attempts > 1:
         line["attempts"] = record.attempts
     if record.moves or record.pause_s:
-        line["moves"], line["pause_ms"] = record.moves, round(record.pause_s * 1000, 1)
+        line["moves"], line["pause_ms"] = record.moves, _ms(record.pause_s)
     if record.first_byte is not None:
-        line["first_byte_ms"] = round((record.first_byte - record.started) * 1000, 1)
+        line["first_byte_ms"] = _ms(record.first_byte - record.started)
     if (used := record.used) is not None:
         line["prompt_tokens"] = used.prompt_tokens
         line["completion_tokens"] = used.completion_tokens
     if record.error:
         line["error"] = record.error
     return line
+
+
+def _ms(seconds: float) -> float:
+    """Milliseconds, to a tenth: `round` takes five times as long."""
+    return int(seconds * 10_000 + 0.5) / 10
