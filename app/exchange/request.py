@@ -160,13 +160,14 @@ _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
     """The headers by lower-case name. Different values of one header are joined (RFC 9110, 5.3), so that of two keys
     neither is valid: a proxy in front may have checked the other one. The same value twice is one."""
-    decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    headers = dict(decoded)
-    if len(headers) < len(decoded):
+    raw = scope["headers"]
+    headers: dict[str, str] = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+    if len(headers) < len(raw):
         headers = {}
-        for name, value in decoded:
-            if headers.setdefault(name, value) != value:
-                headers[name] = f"{headers[name]}, {value}"
+        for name, value in raw:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            if headers.setdefault(key, text) != text:
+                headers[key] = f"{headers[key]}, {text}"
     return headers
 
 

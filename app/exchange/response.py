@@ -48,6 +48,9 @@ CLIENT_CLOSED_REQUEST = 499
 _log = logging.getLogger("switchyard")
 _SLICE = 256 * 1024
 _REQUEST_ID = REQUEST_ID_HEADER.encode()
+_STREAMED: Mapping[str, str] = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""The headers of every stream."""
+
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -193,7 +196,7 @@ class ResponseWriter:
         """
         self.record.streamed = True
         self._has_ended, self._tokens_sent = has_ended, tokens_sent
-        await self._start(200, media_type, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        await self._start(200, media_type, {**_STREAMED, **headers} if headers else _STREAMED)
 
     def send_chunk(self, data: bytes) -> Awaitable[None]:
         """Sends some whole events."""
@@ -215,14 +218,12 @@ class ResponseWriter:
         self.started = True
         self.record.status = status
         self.record.first_byte = time.perf_counter()
-        sent = {"content-type": media_type, **headers}
+        raw = [_raw("content-type", media_type), *map(_raw, headers, headers.values())]
         if self.record.deployment:
-            sent[DEPLOYMENT_HEADER] = self.record.deployment
-            sent[REASON_HEADER] = self.record.reason
+            raw += _raw(DEPLOYMENT_HEADER, self.record.deployment), _raw(REASON_HEADER, self.record.reason)
         if (plan := self.plans.get(self.record.endpoint)) is not None:
-            sent[PLAN_HEADER] = plan
-        own = (_REQUEST_ID, self.record.request_id.encode("latin-1"))
-        raw = [*map(_raw, sent, sent.values()), own, NO_SNIFFING]
+            raw.append(_raw(PLAN_HEADER, plan))
+        raw += (_REQUEST_ID, self.record.request_id.encode("latin-1")), NO_SNIFFING
         if self.reservation is not None:
             left = await self.reservation.headers()
             raw += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in left.items()]
