@@ -319,7 +319,15 @@ class HttpClient:
     ) -> Response:
         for _ in range(_MOST_REDIRECTS):
             at = place(url)
-            response = await self._sent(method, at, headers, body, connect_s, at_head)
+            head = at.head(method, headers, None if body is None else len(body))
+            connection = self._pool.idle(at.origin) or await self._pool.connected(at.origin, connect_s)
+            try:
+                connection.send(head, body or b"")
+                await (connection.wait_for_head() if at_head else connection.wait_for_response())
+            except BaseException:
+                self._pool.release(at.origin, connection)
+                raise
+            response = Response(self._pool, at.origin, connection)
             if response.status not in _REDIRECTS or (location := response.headers.get("location")) is None:
                 return response
             response.close()
@@ -327,25 +335,6 @@ class HttpClient:
             if not _same_server(at.origin, place(url).origin):
                 headers = {name: value for name, value in headers.items() if name not in _CREDENTIALS}
         raise Malformed("The server redirects in circles")
-
-    async def _sent(
-        self,
-        method: str,
-        at: ParsedUrl,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        connect_s: float,
-        at_head: bool,
-    ) -> Response:
-        head = at.head(method, headers, None if body is None else len(body))
-        connection = self._pool.idle(at.origin) or await self._pool.connected(at.origin, connect_s)
-        try:
-            connection.send(head, body or b"")
-            await (connection.wait_for_head() if at_head else connection.wait_for_response())
-        except BaseException:
-            self._pool.release(at.origin, connection)
-            raise
-        return Response(self._pool, at.origin, connection)
 
 
 def _same_server(one: Origin, other: Origin) -> bool:
