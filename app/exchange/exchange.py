@@ -176,7 +176,10 @@ class Exchange:
         bodies, limit = self.state.access.bodies, await self._body_limit()
         body = await read_json(self.receive, self.headers, self.snapshot.config, limit, bodies, self._room)
         self.request = self.request.with_body(body)
-        await bodies.work(len(body), self._claim)
+        if len(body) <= LONG_BODY:  # nearly always: without a coroutine
+            self._claim()
+        else:
+            await bodies.work(len(body), self._claim)
 
     async def answer(self) -> None:
         """Answers a local route, from the configuration. Raises ClientError."""
@@ -219,7 +222,7 @@ class Exchange:
         Raises TooLarge, BadRequest and Suspected.
         """
         self.trace.queued(self.call.task if self.call.translation.generates else "")
-        if (suspicion := await self.suspicion()) is not None:
+        if self.state.fuse.watches and (suspicion := await self.suspicion()) is not None:
             engines = "Two" if suspicion.engines == 2 else suspicion.engines
             refusal = Suspected(
                 f"{engines} engines died while they worked on this request; it is refused for another "
@@ -288,8 +291,7 @@ class Exchange:
 
     async def suspicion(self) -> Suspicion | None:
         """Why the fuse suspects the request of engines' deaths; None if it does not."""
-        fuse = self.state.fuse
-        return fuse.suspicion(await self.fingerprint()) if fuse.watches else None
+        return self.state.fuse.suspicion(await self.fingerprint())
 
     async def fingerprint(self) -> bytes:
         """The hash of the body as it came, and of whether an engine generates for it."""

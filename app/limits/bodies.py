@@ -195,10 +195,7 @@ class _Exchange:
 
 
 def _announces_body(scope: Scope) -> bool:
-    headers = dict(scope["headers"])
-    if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
-        return True
-    # Of two lengths the server may have taken the other one.
-    return b"content-length" in headers and any(
-        name == b"content-length" and length != b"0" for name, length in scope["headers"]
-    )
+    for name, value in scope["headers"]:  # of two lengths the server may have taken either one
+        if (name == b"content-length" and value != b"0") or name == b"transfer-encoding":
+            return True
+    return False
