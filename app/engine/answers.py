@@ -436,6 +436,7 @@ class EventCheck:
         "_reasons",
         "_started",
         "_takes",
+        "_unlearned",
         "ended",
         "learned",
         "varying",
@@ -448,7 +449,7 @@ class EventCheck:
         if request is not None:
             self.expect(request)
         self._takes = _TAKES.get(path, EventCheck._take_choices)
-        self.learned = _NOTHING
+        self.learned, self._unlearned = _NOTHING, b""
         self.varying: bytes | None = None
         self._begun: bytes | None = None
         self._started: set[int] = set()
@@ -474,6 +475,10 @@ class EventCheck:
 
     def repeats(self, frames: bytes) -> bool:
         """Whether frames are one event, and differ from the learned one in a text without escapes and the number."""
+        if self._unlearned:
+            unlearned, self._unlearned = self._unlearned, b""
+            if not frames.endswith(b"[DONE]\n\n"):  # otherwise nothing follows
+                self._learn(unlearned)
         before, middle, after, least, start, end = self.learned
         self.varying = None
         if not (frames.startswith(before) and frames.endswith(after) and len(frames) >= least):
@@ -500,10 +505,11 @@ class EventCheck:
         end = len(frames) - 2
         if frames.find(b"\n") == end or frames.find(b"\n\n") == end:  # one event: nearly always, of one line
             return self._is_event(frames[:-2])
-        are_valid = all(
-            (not self.ended and self.repeats(frame + b"\n\n")) or self._is_event(frame)
-            for frame in frames[:-2].split(b"\n\n")
-        )
+        are_valid = True
+        for frame in frames[:-2].split(b"\n\n"):
+            if (self.ended or not self.repeats(frame + b"\n\n")) and not self._is_event(frame):
+                are_valid = False
+                break
         self.varying = None  # of the last one
         self.ended = self.ended and are_valid  # the caller checks them one by one
         return are_valid
@@ -520,7 +526,10 @@ class EventCheck:
         return frame if own is given else encode(bytes(own), type=name.decode() if name else None)
 
     def learn(self, frames: bytes) -> None:
-        """Remembers what surrounds the text of the last of some valid events."""
+        """Remembers what surrounds the text of the last of some valid events, as soon as something may repeat it."""
+        self._unlearned = frames
+
+    def _learn(self, frames: bytes) -> None:
         if frames.find(b"\n\n") != len(frames) - 2:
             frames = frames[frames.rfind(b"\n\n", 0, -2) + 2 :]
         if len(frames) <= _MOST_LEARNED and (found := _DIFFERS.search(frames)) is not None:
@@ -532,12 +541,15 @@ class EventCheck:
 
     def without_text(self) -> bytes:
         """The event that was learned last, with an empty text; b"" if there is none, or it says more than its text."""
+        if self._unlearned:
+            self._learn(self._unlearned)
+            self._unlearned = b""
         before, between, after, *_ = self.learned
         return before + between + after if before != _NOTHING[0] and b'"logprobs":{' not in after else b""
 
     def forget(self) -> None:
         """Nothing repeats, until the next event is learned."""
-        self.learned = _NOTHING
+        self.learned, self._unlearned = _NOTHING, b""
 
     def _restart(self) -> None:
         self._started.clear()
