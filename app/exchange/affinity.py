@@ -17,6 +17,7 @@ from app.routing.traffic import Assignment
 from app.upstream.target import Target
 
 NO_KEY: Mapping[str, str] = {}
+_EMPTY = hashlib.blake2b(digest_size=8)
 
 _FIRST, _LAST = 1024, 256
 """Characters of a long text that are hashed, at its beginning and its end, together with its length."""
@@ -58,8 +59,9 @@ class Place:
         # A first turn has least to lose: elsewhere it finds the system prompt, too, sooner or later even where each
         # caller has to bring its own.
         bound = affinity.bound if has_previous_turns(self._call.task, self._call.body) else affinity.bound / 2
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        return {AFFINITY_HEADER: f"{digest} {bound:g}"}
+        digest = _EMPTY.copy()  # half as long as a new one takes
+        digest.update(key.encode("utf-8", "surrogatepass"))
+        return {AFFINITY_HEADER: f"{digest.hexdigest()} {bound:g}"}
 
     def _key(self, affinity: Affinity) -> str | None:
         by_prefix = affinity.by == "prefix"
@@ -75,6 +77,8 @@ class Place:
         if affinity.by == "session":
             session = self._headers.get(SESSION_HEADER)
             return key or (own_key(self._caller, session) if session else None)
+        if key is None:
+            return None
         endpoint = self._snapshot.config.endpoints.get(self._assignment.endpoint)
         # An API key may belong to a whole service, so it does not identify a conversation.
         is_one_caller = endpoint is not None and endpoint.sticky is not None and endpoint.sticky.by == "api_key"

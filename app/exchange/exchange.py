@@ -60,7 +60,7 @@ from app.routing.content_filter import check_content
 from app.routing.resilience import Suspicion
 from app.routing.rules import NO_CONVERSATION, ConversationTurn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign, check_names, endpoint_meant
-from app.telemetry.logs import Record
+from app.telemetry.logs import Record, Said
 from app.telemetry.recent import DRAWN
 from app.telemetry.request_trace import NO_TRACE, SAMPLED, TRACEPARENT, Trace
 from app.telemetry.tracing import passed_on
@@ -332,7 +332,8 @@ class Exchange:
         if self.record.reason in DRAWN and self.endpoint is not None:
             telemetry.period.drew(self.record.endpoint, plan, self.endpoint.traffic)
         if not (self.route.open or self.route.local):
-            self._keep_what_was_said()
+            if self.record.said is not None:
+                self._keep_what_was_said(self.record.said)
             self.state.requests.add(self.record, plan=plan, caller_id=self.caller.id, trace_id=self._trace_id())
         self.trace.end(self.route.method, self.route.path, plan)
         self.writer.forget_stream()
@@ -415,12 +416,9 @@ class Exchange:
         name = model or model_in(self.request.body) or deployment
         return endpoint_meant(self.snapshot.config, name) if name is not None else ""
 
-    def _keep_what_was_said(self) -> None:
+    def _keep_what_was_said(self, said: Said) -> None:
         """Takes out of the error's text what nobody else may read: an engine's message, which may quote the prompt,
         unless the endpoint records texts; and the client's own credentials, which it may have sent as a name."""
-        said = self.record.said
-        if said is None:
-            return
         if not self.records_texts:
             said = replace(said, text="" if said.is_engines else said.text, engine_message="")
         text, engine_message = map(self.without_credentials, (said.text, said.engine_message))
@@ -441,12 +439,13 @@ class Exchange:
 
     def _parsed(self) -> Call:
         request, config = self.request, self.snapshot.config
-        if request.body.count(b",") >= config.max_messages:
-            check_lists(request.body, config.max_messages)
+        most = config.max_messages
+        if request.body.count(b",") >= most:
+            check_lists(request.body, most)
         call = self.dialect.parse(self.route.operation, request, ParseContext(config, self.state.random))
         # A list may have been a string, with its commas escaped.
-        check_length(call.body, config.max_messages, call.field_names)
-        check_choices(call, config.max_messages)
+        check_length(call.body, most, call.field_names)
+        check_choices(call, most)
         check_numbers(call, request.body)
         check_constraints(call, self.size)
         if self.size > LONG_BODY:  # this is no work for the event loop

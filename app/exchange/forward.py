@@ -223,12 +223,13 @@ class Attempt:
         try:
             with state.telemetry.working(record):
                 await self._serve()
-            if writer.failure is None:
+            if writer.failure is None and state.fuse.watches:
                 await self._cleared()
         except Rejected as error:
             state.health.succeeded(name)
             exchange.served = name
-            await self._cleared()
+            if state.fuse.watches:
+                await self._cleared()
             self._name_field(error)
             raise
         except UpstreamError as error:
@@ -245,8 +246,7 @@ class Attempt:
 
     async def _cleared(self) -> None:
         """Tells the fuse that an engine has answered the request."""
-        if (fuse := self._exchange.state.fuse).watches:
-            fuse.answered(await self._exchange.fingerprint())
+        self._exchange.state.fuse.answered(await self._exchange.fingerprint())
 
     def _name_field(self, error: Rejected) -> None:
         """Finds the field that the engine rejects, and gives it and the model the names that the client knows."""
@@ -423,7 +423,8 @@ class Attempt:
     async def _streamed(self, request: EngineRequest, serving: ServingContext) -> None:
         exchange = self._exchange
         stream = exchange.call.translation.open_stream(serving)
-        with closing(self._opened(request)) as chunks:
+        chunks = self._opened(request)
+        try:
             with self._in_time():
                 await chunks.begin(check=stream.check)
             if exchange.call.translation.resumed and not chunks.is_marked:
@@ -438,6 +439,8 @@ class Attempt:
             relay = Relay(stream, names_of(self._target), exchange.writer, self._observer, cut)
             silent_s = serving.settings.continuation.keep_alive_s
             await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline, silent_s)
+        finally:
+            chunks.close()
 
     async def _check_second_event(self, chunks: ContinuedStream) -> None:
         """Waits for the second event and raises the engine's error if it is one. The chunks can still be read.

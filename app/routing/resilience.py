@@ -54,7 +54,7 @@ class Breaker:
 
     def succeeded(self) -> None:
         """Notes that the deployment answered a client, if only to reject the request."""
-        if not self.is_open:  # attempts from before the opening end late; the trial decides
+        if self.open_until is None:  # attempts from before the opening end late; the trial decides
             self.faults = self.unreached = 0
 
     def reached(self) -> None:

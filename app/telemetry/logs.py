@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from app.engine.output import Usage
-from app.errors import TooManyRefusals, Unauthorized, outcome_of
+from app.errors import TooManyRefusals, Unauthorized
 
 # ``ts`` (UTC), ``level``, ``event`` (a stable snake_case name), ``message`` where there is one, and the event's fields:
 #
@@ -224,7 +224,7 @@ class Record(msgspec.Struct):
     @property
     def has_failed(self) -> bool:
         """Whether its client got an error or an answer that was cut short, or left before its end."""
-        return outcome_of(self.error, self.status) != "answered"
+        return bool(self.error) or self.status >= 400
 
     @property
     def used(self) -> Usage | None:
