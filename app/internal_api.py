@@ -73,7 +73,7 @@ REPLICA_AGE_HEADER = "x-switchyard-replica-age-s"
 """The response header in which a replica of a model application reports the seconds since it was ready."""
 
 REPLICA_HEADER = "x-switchyard-replica"
-"""The response header with the random id of the replica's process, which ends with its engine: by it the router knows
+"""The response header with Serve's id of the replica, whose process ends with its engine: by it the router knows
 whether two streams have lost the same engine."""
 
 HEAD_FIRST_HEADER = "x-switchyard-head-first"

@@ -14,7 +14,6 @@ behind the internal key.
 import asyncio
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,9 +52,9 @@ _AGE, _ID = REPLICA_AGE_HEADER.encode(), REPLICA_HEADER.encode()
 class ReplicaMiddleware:
     """Adds to every HTTP response the replica's id, and the seconds since this was made, when the engine is ready."""
 
-    def __init__(self, app: ASGIApp, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: ASGIApp, *, id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._clock = app, clock
-        self._ready_at, self._id = clock(), secrets.token_hex(8).encode()
+        self._ready_at, self._id = clock(), id.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -352,7 +351,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         guard(app.state.engine_client)
         app.add_middleware(DisconnectMiddleware)
         app.add_middleware(HeadFirstMiddleware)
-        app.add_middleware(ReplicaMiddleware)
+        app.add_middleware(ReplicaMiddleware, id=serve.get_replica_context().replica_tag)
         app.add_middleware(InternalKeyMiddleware, keys=accepted(os.environ, Purpose.ENGINE))
         return app
 
