@@ -127,7 +127,7 @@ class ActivityApi:
     async def _history(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = request.query_params.get("range", "1h")
         if name not in RANGES:
-            raise BadRequest(f"range: '{name}' is none of {', '.join(RANGES)}", param="range")
+            raise BadRequest(f"range: must be one of {', '.join(RANGES)}, not '{name}'", param="range")
         config, endpoints = self._services.views().config, self._visible(context.caller)
         controller, body = self._services.controller, msgspec.json.encode(endpoints)
         found = await ask_in_time(controller, "POST", "/activity/history", {"range": name}, body)

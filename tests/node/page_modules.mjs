@@ -21,6 +21,7 @@ const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords, replicaWords } = await load("pages/traffic.js");
 const { attemptWords, phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
+const { remarks } = await load("requests/recorded.js");
 const { planChanges } = await load("traffic/moves.js");
 
 const ANSWER = [
@@ -57,6 +58,7 @@ const FUNCTIONS = {
   planChanges,
   python,
   reach,
+  remarks,
   replicaWords,
   request,
   resultWords,

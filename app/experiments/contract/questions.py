@@ -35,7 +35,7 @@ def choice(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     """One of `choices`, by default the first."""
     value = query.get(name, choices[0])
     if value not in choices:
-        raise BadRequest(f"{name}: '{value}' is none of {', '.join(choices)}", param=name)
+        raise BadRequest(f"{name}: must be one of {', '.join(choices)}, not '{value}'", param=name)
     return value
 
 

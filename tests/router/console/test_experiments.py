@@ -42,6 +42,8 @@ async def test_the_list_has_each_experiment_with_its_verdict_in_words(compared: 
     )
     await expect(line).to_contain_text("2,402")
     await expect(line).to_contain_text("no alarm")
+    await expect(line).to_contain_text("50 % on treatments, next 100 %")
+    await expect(page.get_by_role("row").filter(has_text="int8-weights")).to_contain_text("no ramp")
     await expect(page.get_by_role("row").filter(has_text="draft")).to_contain_text("No evidence yet")
     await expect(page.get_by_text("4 experiments, 3 running.")).to_be_visible()
     assert await accessibility_problems(page) == []
@@ -302,6 +304,19 @@ async def test_too_few_units_are_not_shown_as_an_alarm(compared: Compared, open_
     await page.goto("/ui#/experiments")
     line = page.get_by_role("row").filter(has_text="green-float32")
     await expect(line.get_by_text("too few units so far")).to_be_visible()
+
+
+async def test_a_guardrail_that_counts_no_request_is_not_called_quiet(compared: Compared, open_page: OpenPage) -> None:
+    counted, empty = (
+        msgspec.structs.replace(SHOWN.guardrails[0], event=event, of_requests={BLUE: number, GREEN: 0})
+        for event, number in (("error", 9), ("empty", 0))
+    )
+    compared.report(msgspec.structs.replace(SHOWN, guardrails=[counted, empty]))
+    page = await opened(open_page, compared)
+    rows = page.get_by_role("region", name="Guardrails").get_by_role("row")
+    await expect(rows.filter(has_text="error").locator(".mark-good")).to_have_text("✓quiet")
+    await expect(rows.filter(has_text="empty").locator(".mark-wait")).to_contain_text("no request that it counts")
+    await expect(rows.filter(has_text="empty").locator(".mark-good")).to_have_count(0)
 
 
 async def test_alarms_are_shown_in_words(compared: Compared, open_page: OpenPage) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from app.access.keys import append, create
 from app.activity.report import ReplicaStart
@@ -146,7 +146,13 @@ async def test_the_page_shows_what_the_api_says(
     await expect(rows).to_have_count(2)
     document = loaded.get().json()["applications"][0]
     assert (document["running"], document["waiting"], document["prefix_hit_rate"]) == (25, 1, 0.45)
-    for words in ("2 replicas run", "25 requests run", "1 waits", "41\u00a0% of the KV cache", "45\u00a0% prefix hits"):
+    for words in (
+        "2 replicas run",
+        "25 sequences run",
+        "1 waits",
+        "41\u00a0% of the KV cache",
+        "45\u00a0% prefix hits",
+    ):
         await expect(first.locator(".figures")).to_contain_text(words)
     for words in ("running", "10.0.0.5", "1 \u00d7 H100", "75\u00a0s", "13", "50\u00a0%"):
         await expect(rows.nth(1)).to_contain_text(words)
@@ -173,6 +179,23 @@ async def test_the_page_shows_what_the_api_says(
     loaded.fleet.cards["a0x7k2"] = card(0, running=90)
     await expect(rows.nth(0)).to_contain_text("90")  # live
     await expect(summary.locator("..")).to_have_attribute("open", "")
+
+
+async def test_an_unhealthy_application_says_what_has_happened(loaded: Loaded, open_page: OpenPage) -> None:
+    page, _ = await open_page(loaded.url)
+
+    async def unhealthy(route: Route) -> None:
+        answer = await route.fetch()
+        models = await answer.json()
+        status = {"status": "UNHEALTHY", "message": "The deployments ['Engine'] are UNHEALTHY."}
+        models["applications"][0] |= status
+        await route.fulfill(response=answer, json=models)
+
+    await page.route("**/api/models", unhealthy)
+    await page.goto("/ui#/models")
+    first = page.get_by_role("region", name="qwen3-8b", exact=True)
+    await expect(first).to_contain_text("a replica has died or failed its check, and is being replaced.")
+    await expect(first).not_to_contain_text("['Engine']")
 
 
 async def test_a_caller_without_the_right_is_told_who_has_it(loaded: Loaded, open_page: OpenPage) -> None:

@@ -312,6 +312,19 @@ async def test_a_phones_header_has_two_rows_and_the_whole_role(
     assert own <= outer <= width
 
 
+async def test_all_pages_of_a_manager_are_one_row_on_a_phone(open_page: OpenPage, rig: Rig) -> None:
+    page, _ = await open_page(rig.url, width=390)
+    await page.goto("/ui")
+    await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    rows = await page.locator("nav").evaluate("""(nav) => {
+        nav.style.letterSpacing = ".03em"; // as with a wider font
+        const links = [...nav.querySelectorAll("a")];
+        for (const link of links) link.hidden = false;
+        return new Set(links.map((link) => link.getBoundingClientRect().top)).size;
+    }""")
+    assert rows == 1
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 async def test_every_page_has_the_frame_and_explains_its_words(
     managed: Managed, open_page: OpenPage, width: int, scheme: str

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.config.experiments import DEFAULT_GUARDRAILS
+from app.exposures.wire import Flag
 from tests.support.clients.page_modules import call, call_all
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -333,7 +334,17 @@ def test_tokens_have_the_rate_at_which_engines_wrote() -> None:
     moved = {**REQUEST, "pauses": [[3, 96]], "pause_s": 96.0}
     slow = {**REQUEST, "completion_tokens": 5}
     said = call_all([("tokens", (it,)) for it in (moved, slow)])
-    assert [words.rpartition(", ")[2] for words in said] == ["4.44/s", "0.05/s"]
+    assert [words.rpartition(", ")[2] for words in said] == ["4.44/s without the wait for another engine", "0.05/s"]
+
+
+def test_flags_are_said_in_words_and_those_that_say_nothing_of_the_request_are_not() -> None:
+    flags = ["carried", "own_length", "own_form", "own_time", "shared"]
+    first, own = call("remarks", flags)
+    assert first == "its conversation may have started under an earlier plan"
+    assert own == "its own parameters, not the deployment, may decide its length, its form and how long it takes"
+    names = [flag.name.lower() for flag in Flag if flag is not Flag.SHARED and flag.name]
+    assert not [words for words in call("remarks", names) if "_" in words]
+    assert len(call("remarks", names)) == len([name for name in names if not name.startswith("own_")]) + 2
 
 
 HELD = {"matching": 500, "kept": 500, "older_matching": 0, "older_kept": 0, "running": 0, "since": 1.8e9}

@@ -153,6 +153,8 @@ function inUnit({ metric, statistic }, value) {
  * @param {string[]} arms
  */
 export function guardrail(status, arms) {
+  const ended = Object.values(status.of_requests ?? {});
+  const isMeasured = !ended.length || ended.some((requests) => requests > 0);
   return h(
     "tr",
     { key: `${status.event}/${status.treatment}` },
@@ -170,7 +172,9 @@ export function guardrail(status, arms) {
             ? mark("warn", "one caller's requests")
             : status.blind
               ? [mark("warn", "sees next to nothing"), h("div", { class: "hint small" }, status.blind)]
-              : mark("good", "quiet"),
+              : isMeasured
+                ? mark("good", "quiet")
+                : mark("wait", "no request that it counts"),
     ),
     cell("Limit", status.limit),
     arms.map((arm) =>
@@ -358,7 +362,7 @@ function inWords(shares, { arm, requests, values }, metric) {
   if (requests === 0) return `${arm}: no request has it yet${OF_STREAMS.has(metric) ? ", only streamed ones do" : ""}.`;
   if (requests < FEWEST) return `${arm}: ${count(requests, "request", "requests")} so far, too few for a curve.`;
   const [half, most] = MARKED.map((share) => inUnit({ metric }, at(shares, values, share)));
-  return `${arm}: half of ${whole(requests)} requests ${half} or less, 95\u00a0% ${most} or less.`;
+  return `${arm}: the median of ${whole(requests)} requests is ${half}, their 95th percentile ${most}.`;
 }
 
 /**

@@ -30,9 +30,9 @@ export function keyTable(document, revoked, actions) {
     h(
       "p",
       { class: "hint", key: "keys-days" },
-      `Requests in ${document.days} days: all for models that came with the key, to all routers, `,
-      "also those that named no endpoint. Calls of the API that this console uses are none of them. ",
-      "A day is one in UTC, and today's number is some seconds old. ",
+      `Requests in ${document.days} days: all requests for models with the key, at every router, `,
+      "including those that named no endpoint. Calls to the API behind this console do not count. ",
+      "Days are in UTC, and today's count lags by a few seconds. ",
       keys.some((key) => key.uses === null) ? "At present the controller of experiments does not say." : "",
     ),
     keys.length || revoked.length

@@ -197,7 +197,8 @@ function effect(line, span, { treatments }) {
 }
 
 /** @param {Acting} acting */
-function ramp({ share, next_share: next }) {
+function ramp({ step, share, next_share: next }) {
+  if (step === null || step === undefined) return "no ramp";
   return `${share}\u00a0% on treatments${next === null || next === undefined ? "" : `, next\u00a0${next}\u00a0%`}`;
 }
 

@@ -13,9 +13,11 @@ const STATUSES = {
   DEPLOYING: ["wait", "it is being deployed"],
   DELETING: ["wait", "it is being deleted"],
   NOT_STARTED: ["wait", "it has not started"],
-  UNHEALTHY: ["bad", "it is not healthy"],
+  UNHEALTHY: ["bad", "it is not healthy: a replica has died or failed its check, and is being replaced"],
   DEPLOY_FAILED: ["bad", "its deployment failed"],
 };
+
+const SAYS_NO_MORE = /^The deployments \[.*\] are UNHEALTHY\.$/;
 
 /**
  * @param {HTMLElement} root
@@ -90,7 +92,7 @@ function application(loaded) {
         "div",
         { class: "figures" },
         figure(whole(loaded.running_replicas), loaded.running_replicas === 1 ? "replica runs" : "replicas run"),
-        figure(whole(loaded.running), loaded.running === 1 ? "request runs" : "requests run"),
+        figure(whole(loaded.running), loaded.running === 1 ? "sequence runs" : "sequences run"),
         figure(whole(loaded.waiting), loaded.waiting === 1 ? "waits" : "wait"),
         figure(percent(loaded.kv_cache_use), "of the KV cache"),
         figure(percent(loaded.prefix_hit_rate), "prefix hits"),
@@ -107,8 +109,8 @@ function application(loaded) {
             "Device",
             "Started",
             { label: "Start took", number: true, title: "From the start of its process until the engine was ready" },
-            { label: "Running", number: true, title: "Requests that the engine computes" },
-            { label: "Waiting", number: true, title: "Requests that wait for the engine" },
+            { label: "Running", number: true, title: "Sequences that the engine computes: n: 2 asks for two" },
+            { label: "Waiting", number: true, title: "Sequences that wait for the engine" },
             { label: "KV cache", number: true, title: "In use" },
             { label: "Prefix hits", number: true, title: "Prompt tokens that the prefix cache had" },
           ],
@@ -125,7 +127,8 @@ function application(loaded) {
 function status({ status, message }) {
   if (status === null || status === "RUNNING") return null;
   const [kind, words] = STATUSES[status] ?? ["warn", status.toLowerCase().replaceAll("_", " ")];
-  return h("p", {}, mark(kind, `Ray Serve says that ${words}${message ? `: ${message}` : "."}`));
+  const more = message && !SAYS_NO_MORE.test(message) ? `: ${message}` : ".";
+  return h("p", {}, mark(kind, `Ray Serve says that ${words}${more}`));
 }
 
 /** @param {LoadedApplication} loaded */

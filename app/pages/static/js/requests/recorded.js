@@ -1,7 +1,7 @@
 // One request as it was recorded for experiments, with thumbs for its answer.
 
 import { h, svg } from "../dom.js";
-import { moment, seconds } from "../format.js";
+import { list, moment, seconds } from "../format.js";
 import { clientLeft, mark } from "../parts.js";
 
 const THUMB = "M7 11v9H3v-9zM7 11l4-8c1.7 0 2.6 1 2.6 2.4L13 9h6.2c1.2 0 2 1 1.8 2.2l-1.3 7c-.2 1-1 1.8-2 1.8H7";
@@ -32,7 +32,31 @@ const FLAGS = {
   invalid_output: "the answer does not match the requested format",
   empty: "the answer is empty",
   client_gone: "the client left before the end",
+  own_failure: "its client allows it less than a second",
+  long: "its size, what it asks for or its client's patience may make it slow anywhere",
 };
+/** @type {Record<string, string>} */
+const OWN = {
+  own_empty: "whether the answer is empty",
+  own_length: "its length",
+  own_form: "its form",
+  own_time: "how long it takes",
+  own_gaps: "the time between its tokens",
+};
+
+/**
+ * What its flags say of a request. That there are other callers is no remark on it.
+ *
+ * @param {string[]} flags
+ * @returns {string[]}
+ */
+export function remarks(flags) {
+  const own = flags.filter((flag) => flag in OWN).map((flag) => OWN[flag]);
+  return [
+    ...flags.filter((flag) => flag in FLAGS).map((flag) => FLAGS[flag]),
+    ...(own.length ? [`its own parameters, not the deployment, may decide ${list(own)}`] : []),
+  ];
+}
 
 /**
  * `isListed`: its timeline is shown too, and this adds only what that does not say.
@@ -72,14 +96,15 @@ export function recorded(exposure, id, me, isListed, context) {
     ["Arrived", moment(exposure.at)],
   ];
   const listed = [...(failed ? [["Why", why]] : []), ...(finish ? [["Ended with", finish]] : [])];
+  const remarked = remarks(exposure.flags);
+  const longest = seconds(exposure.itl_max_s ?? exposure.itl_mean_s);
+  const pauses = exposure.moves ? ", with the wait for another engine" : "";
   const pairs = [
     ...(isListed ? listed : alone),
     ["First token", seconds(exposure.ttft_s) ?? "–"],
     [
       "Between tokens",
-      exposure.itl_mean_s === null
-        ? "–"
-        : `${seconds(exposure.itl_mean_s)} on average, at most ${seconds(exposure.itl_max_s ?? exposure.itl_mean_s)}`,
+      exposure.itl_mean_s === null ? "–" : `${seconds(exposure.itl_mean_s)} on average, at most ${longest}${pauses}`,
     ],
     [
       "Plan",
@@ -88,7 +113,7 @@ export function recorded(exposure, id, me, isListed, context) {
         .join(", ")}`,
     ],
     ["Feedback", scores(exposure.feedback)],
-    ...(exposure.flags.length ? [["Remarks", exposure.flags.map((flag) => FLAGS[flag] ?? flag).join("; ")]] : []),
+    ...(remarked.length ? [["Remarks", remarked.join("; ")]] : []),
   ];
   return h(
     "article",

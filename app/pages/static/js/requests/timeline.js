@@ -336,7 +336,8 @@ export function tokens(request) {
   if (prompt_tokens === null) return sent(request) ?? (request.running ? "not known yet" : "not counted");
   const most = max_tokens === null ? "" : ` of at most ${whole(max_tokens)}`;
   const time = first_byte_s === null ? 0 : duration_s - first_byte_s - pause_s;
-  const rate = completion_tokens && time > 0.01 ? `, ${number(completion_tokens / time)}/s` : "";
+  const without = pause_s ? " without the wait for another engine" : "";
+  const rate = completion_tokens && time > 0.01 ? `, ${number(completion_tokens / time)}/s${without}` : "";
   return `${whole(prompt_tokens)} in the prompt, ${whole(completion_tokens ?? 0)} in the answer${most}${rate}`;
 }
 
