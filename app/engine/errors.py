@@ -193,13 +193,17 @@ def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
     return next((name for name in about if name in body), about[0] if about else None)
 
 
+_NO_GRAMMAR = "Invalid grammar specification"
 _OF_SAMPLES, _OF_PROMPTS = "Requested sample logprobs", "prompt_logprobs: "
 """How messages about log-probabilities begin."""
 
 
 def with_own_field(message: str, param: str | None, body: Mapping[str, Any]) -> tuple[str, str | None]:
     """The engine's message and its field, where vLLM has made that of another one in the request: log-probabilities are
-    asked for by `top_logprobs` in chats, by the number of beams, and of a prompt by `echo`."""
+    asked for by `top_logprobs` in chats, by the number of beams, and of a prompt by `echo`; a forced call's grammar is
+    that of its tools."""
+    if message.startswith(_NO_GRAMMAR) and constrained_field(body) == "tools":
+        return "tools: the engine cannot follow a schema of their parameters", "tools"
     asked = "top_logprobs" if "top_logprobs" in body else "logprobs"
     if message.startswith(_OF_SAMPLES):
         own = "n" if body.get("use_beam_search") else asked

@@ -164,6 +164,13 @@ def test_too_many_log_probabilities_are_those_of_the_field_that_asked_for_them(
     assert "prompt_logprobs" not in told or "prompt_logprobs" in fields
 
 
+def test_a_grammar_of_a_forced_call_that_the_engine_cannot_follow_is_its_tools() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {"type": "banana"}}}}}
+    forced = {"model": "m", "messages": [], "tools": [tool], "tool_choice": "required"}
+    told, param = with_own_field("Invalid grammar specification: 'triggers'", None, forced)
+    assert (told, param) == ("tools: the engine cannot follow a schema of their parameters", "tools")
+
+
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": []}}}
 
 
