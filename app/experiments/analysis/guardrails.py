@@ -174,43 +174,34 @@ class _Hits(NamedTuple):
         return _Hits._make(column[rows] for column in self)
 
 
-class GuardrailWatch:
-    """One guardrail for one treatment. `at_risk`: of its event, and `of_any`, of any guardrail's; None where every
-    request is a unit.
+class GuardrailEvidence:
+    """The evidence against one guardrail on one treatment. `at_risk`: of its event, and `of_any`, of any guardrail's;
+    None where every request is a unit.
     """
 
     def __init__(
         self,
         rail: Guardrail,
         treatment: int,
-        names: Sequence[str],
         alpha: float,
         at_risk: AtRisk | None = None,
         of_any: "Failing | None" = None,
-        *,
-        acts: bool,
-        hurried: "GuardrailWatch | None" = None,
     ) -> None:
-        """`hurried`: the same of requests that may have decided that they fail, in `Guardrails`."""
         self.rail = rail
         self.treatment = treatment
         self.threshold = alarm_at(alpha)
-        self.alarmed_at: float | None = None
-        self._names = (names[0], names[treatment])
-        self._action = rail.action if acts else "alert"
         self._events, self._sure = UnitEvents(treatment, PARTS + 1), UnitEvents(treatment, PARTS + 1)
         """All events, and those of callers in a part that they cannot have provoked."""
-        self._requests = np.zeros((2, 2), np.int64)
+        self.requests = np.zeros((2, 2), np.int64)
         """Of control and of the treatment: requests that have ended with the event, and all that have ended."""
-        self._left_out = 0
-        """Requests of both that have ended and may have decided about the event."""
         self._trials = None if rail.max_rate is None else UnitTrials(rail.max_rate, treatment, alpha)
-        self._at_risk, self._of_any, self._hurried = at_risk, of_any, hurried
+        self._at_risk, self._of_any = at_risk, of_any
         self._course = Course()
         self._others: dict[int, Course] = {}
         """The same without what the callers of a part can have provoked, by this part."""
         self._evidence = EventEvidence()
-        self._failing_units = 0
+        self.failing_units = 0
+        """The treatment's units that always fail."""
 
     def add(
         self,
@@ -230,7 +221,7 @@ class GuardrailWatch:
         if rows:
             for place, number in enumerate((0, self.treatment)):
                 own = arm == number
-                self._requests[place] += (int((hit & own).sum()), int(own.sum()))
+                self.requests[place] += (int((hit & own).sum()), int(own.sum()))
         if self._trials is not None:
             turn = columns.turn if isinstance(columns, RowColumns) else np.zeros(len(unit), np.uint16)
             came = np.where(np.isnan(columns.arrived), at, columns.arrived)
@@ -241,17 +232,13 @@ class GuardrailWatch:
         if self._trials is None and (is_new or (rows and any(self._events.units))):
             self._compare(_Hits(unit[hit], at[hit], weights[hit], arm[hit], part[hit], suspect[hit]), sets)
 
-    def leave_out(self, arm: Arm) -> None:
-        """Requests, of any arms, that have ended and are no evidence, since they may have decided about the event."""
-        self._left_out += int(((arm == 0) | (arm == self.treatment)).sum())
-
     def _compare(self, hits: "_Hits", sets: Ints) -> None:
         """Compares the rates of the arms."""
         for part in np.unique(hits.part[hits.provokable]).tolist():
             self._others.setdefault(part, deepcopy(self._course))
         busier = self._busier(sets, None)
         if self._at_risk is not None:
-            _, self._failing_units = self._at_risk.always_failing(self.treatment, sets)
+            _, self.failing_units = self._at_risk.always_failing(self.treatment, sets)
         self._evidence = self._events.more(sets, self.rail.tolerance, busier)
         if not len(hits.unit):
             return
@@ -285,23 +272,9 @@ class GuardrailWatch:
         return self._trials is not None and self._trials.control_exceeds
 
     @property
-    def acts(self) -> bool:
-        """Whether its alarm does more than alert."""
-        return self._action != "alert"
-
-    def is_new_alarm(self) -> bool:
-        """Whether the evidence has reached a threshold, without an alarm before, whichever callers are left out."""
-        if self.alarmed_at is not None:
-            return False
-        is_found = self._reaches() and all(self._reaches(part) for part in self._parts())
-        return is_found or (self._hurried is not None and self._hurried.is_new_alarm())
-
-    @property
-    def one_caller(self) -> bool:
-        """Whether the evidence has reached a threshold, but may be one caller's doing."""
-        if self.alarmed_at is not None or self.is_new_alarm():
-            return False
-        return self._reaches() or (self._hurried is not None and self._hurried.one_caller)
+    def suffices(self) -> bool:
+        """Whether it has reached a threshold, whichever callers are left out."""
+        return self.reaches() and all(self.reaches(part) for part in self._parts())
 
     def _parts(self) -> set[int]:
         """The parts of callers without which there must be enough evidence, too."""
@@ -310,10 +283,8 @@ class GuardrailWatch:
         others = self._others if self._trials is None else self._trials.others
         return {*others, *(self._of_any.parts if self._of_any is not None else ())}
 
-    def _reaches(self, left_out: int | None = None) -> bool:
-        """Whether there is evidence for a new alarm. `left_out`: a part of the callers."""
-        if self.alarmed_at is not None:
-            return False
+    def reaches(self, left_out: int | None = None) -> bool:
+        """Whether it has reached a threshold. `left_out`: a part of the callers."""
         units = self._events.units[1] if left_out is None else int(self._without(left_out)[:, 1].sum())
         if units < MIN_UNITS:
             return False
@@ -330,7 +301,75 @@ class GuardrailWatch:
 
     @property
     def _all_fail(self) -> bool:
-        return self._failing_units >= MIN_UNITS
+        return self.failing_units >= MIN_UNITS
+
+    @property
+    def ln_e(self) -> float:
+        """ln of the evidence since the start."""
+        return self._evidence.ln_e if self._trials is None else self._trials.ln_e
+
+    @property
+    def detector(self) -> float:
+        """ln of the evidence since a late start."""
+        return (self._course if self._trials is None else self._trials.course).detector.ln_e
+
+    @property
+    def ln_e_always(self) -> float | None:
+        """ln of the evidence that units always fail because of their arm; None below `MIN_UNITS` of them."""
+        return self._of_any.ln_e if self._all_fail and self._of_any is not None else None
+
+    @property
+    def events(self) -> Ints:
+        """Units with the event, on control and on the treatment."""
+        return np.array(self._events.units)
+
+    def detectable(self) -> float | None:
+        """The smallest ratio to control that would have been detected by now, in four of five runs."""
+        if self._trials is None:
+            return self._evidence.detectable(self.rail.tolerance, self.threshold)
+        rate, control = self._trials.detectable(self.threshold), self._trials.control_rate
+        return rate / control if rate is not None and control else None
+
+
+class GuardrailWatch:
+    """One guardrail for one treatment: its alarm, and its state for reports."""
+
+    def __init__(self, evidence: Sequence[GuardrailEvidence], names: Sequence[str], *, acts: bool) -> None:
+        """`evidence`: of requests that cannot have decided about the event; then, of a limit of failures, of those that
+        may have (`Guardrails`). Any of both is enough. `names`: all arms'.
+        """
+        self._main, self._all = evidence[0], evidence
+        self.rail, self.treatment, self.threshold = self._main.rail, self._main.treatment, self._main.threshold
+        self.alarmed_at: float | None = None
+        self._names = (names[0], names[self.treatment])
+        self._action = self.rail.action if acts else "alert"
+        self._left_out = 0
+        """Requests of both arms that have ended and are no evidence."""
+
+    def leave_out(self, arm: Arm) -> None:
+        """Requests, of any arms, that have ended and are no evidence, since they may have decided about the event."""
+        self._left_out += int(((arm == 0) | (arm == self.treatment)).sum())
+
+    @property
+    def unhealthy(self) -> bool:
+        """Whether control itself exceeds an absolute limit."""
+        return self._main.unhealthy
+
+    @property
+    def acts(self) -> bool:
+        """Whether its alarm does more than alert."""
+        return self._action != "alert"
+
+    def is_new_alarm(self) -> bool:
+        """Whether there is enough evidence, without an alarm before, whichever callers are left out."""
+        return self.alarmed_at is None and any(evidence.suffices for evidence in self._all)
+
+    @property
+    def one_caller(self) -> bool:
+        """Whether the evidence has reached a threshold, but may be one caller's doing."""
+        if self.alarmed_at is not None or self.is_new_alarm():
+            return False
+        return any(evidence.reaches() for evidence in self._all)
 
     @property
     def key(self) -> str:
@@ -346,24 +385,18 @@ class GuardrailWatch:
 
     def status(self) -> GuardrailStatus:
         """Its state for reports."""
-        trials = self._trials
-        ln_e = self._evidence.ln_e if trials is None else trials.ln_e
-        detector = (self._course if trials is None else trials.course).detector.ln_e
-        events, requests = np.array(self._events.units), self._requests
-        if self._hurried is not None:
-            less = self._hurried.threshold - self.threshold
-            ln_e = max(ln_e, self._hurried._evidence.ln_e - less)
-            detector = max(detector, self._hurried._course.detector.ln_e - less)
-            events, requests = events + self._hurried._events.units, requests + self._hurried._requests
+        main, threshold = self._main, self.threshold
+        events = np.sum([evidence.events for evidence in self._all], axis=0)
+        requests = np.sum([evidence.requests for evidence in self._all], axis=0)
         return GuardrailStatus(
             event=self.rail.event,
             treatment=self._names[1],
             limit=self.limit,
             action=self._action,
-            log_e_value=ln_e,
-            log_e_value_always=self._of_any.ln_e if self._all_fail and self._of_any is not None else None,
-            threshold=self.threshold,
-            detector=max(detector, -1e3),
+            log_e_value=max(evidence.ln_e - (evidence.threshold - threshold) for evidence in self._all),
+            log_e_value_always=main.ln_e_always,
+            threshold=threshold,
+            detector=max(-1e3, *(evidence.detector - (evidence.threshold - threshold) for evidence in self._all)),
             alarm=self.alarmed_at is not None,
             alarmed_at=self.alarmed_at,
             unhealthy=self.unhealthy,
@@ -372,15 +405,9 @@ class GuardrailWatch:
             requests=dict(zip(self._names, requests[:, 0].tolist(), strict=True)),
             of_requests=dict(zip(self._names, requests[:, 1].tolist(), strict=True)),
             blind=_blindness(int(requests[:, 1].sum()), self._left_out),
-            always=self._failing_units,
-            detectable=self._detectable(),
+            always=main.failing_units,
+            detectable=main.detectable(),
         )
-
-    def _detectable(self) -> float | None:
-        if self._trials is None:
-            return self._evidence.detectable(self.rail.tolerance, self.threshold)
-        rate, control = self._trials.detectable(self.threshold), self._trials.control_rate
-        return rate / control if rate is not None and control else None
 
 
 def _blindness(counted: int, left_out: int) -> str:
@@ -446,10 +473,10 @@ class _Shown:
         )
 
 
-class _Watched(NamedTuple):
+class _Counted(NamedTuple):
     rail: Guardrail
     at_risk: AtRisk | None
-    watches: list[GuardrailWatch]
+    evidence: list[GuardrailEvidence]
     """One for each treatment."""
     hurried: bool = False
     """Whether it counts the requests that may have decided about the event, and no others."""
@@ -485,35 +512,34 @@ class Guardrails:
         if self._any_event is not None and self._any_sure is not None:
             shared = experiment.alpha_guardrails / len(treatments)
             self._failing = [Failing(self._any_event, self._any_sure, arm, shared) for arm in treatments]
-        self._watches: list[_Watched] = []
+        self._counted: list[_Counted] = []
+        self._watches: list[GuardrailWatch] = []
         for rail in experiment.guardrails:
             at_risk, of_hurried = (
                 AtRisk(self.units, arms, PARTS + 1) if returning and rail.max_rate is None else None for _ in range(2)
             )
-            hurried = dict[int, GuardrailWatch]()
-            if _compares_hurried(rail):
-                hurried = {
-                    arm: GuardrailWatch(rail, arm, experiment.arms, HURRIED_SHARE * alpha, of_hurried, acts=acts)
-                    for arm in treatments
-                }
-                self._watches.append(_Watched(rail, of_hurried, list(hurried.values()), hurried=True))
-            watches = [
-                GuardrailWatch(
+            share = HURRIED_SHARE if _compares_hurried(rail) else 0.0
+            counted = [
+                _Counted(
                     rail,
-                    arm,
-                    experiment.arms,
-                    (1 - HURRIED_SHARE) * alpha if hurried else alpha,
                     at_risk,
-                    self._failing[arm - 1] if at_risk else None,
-                    acts=acts,
-                    hurried=hurried.get(arm),
+                    [
+                        GuardrailEvidence(
+                            rail, arm, (1 - share) * alpha, at_risk, self._failing[arm - 1] if at_risk else None
+                        )
+                        for arm in treatments
+                    ],
                 )
-                for arm in treatments
             ]
-            self._watches.append(_Watched(rail, at_risk, watches))
+            if share:
+                hurried = [GuardrailEvidence(rail, arm, share * alpha, of_hurried) for arm in treatments]
+                counted.append(_Counted(rail, of_hurried, hurried, hurried=True))
+            self._counted += counted
+            each = zip(*(part.evidence for part in counted), strict=True)
+            self._watches += [GuardrailWatch(evidence, experiment.arms, acts=acts) for evidence in each]
 
     def __iter__(self) -> Iterator[GuardrailWatch]:
-        return (watch for watched in self._watches if not watched.hurried for watch in watched.watches)
+        return iter(self._watches)
 
     def add_rows(self, rows: RowColumns, placed: ArmAssignment, first: I32, arms: Arms) -> None:
         """Random exposures that belong to the experiment. `first`: the first plan that can have drawn each unit."""
@@ -529,14 +555,10 @@ class Guardrails:
 
     def _leave_out(self, rows: RowColumns, placed: ArmAssignment) -> None:
         """Tells each guardrail of the requests that are no evidence of its event."""
-        for watched in self._watches:
-            if watched.hurried or _compares_hurried(watched.rail):
-                continue
-            own = decided(watched.rail.event, rows)
-            if watched.rail.event in STREAMS_ONLY:
-                own = own & rows.stream
-            for watch in watched.watches:
-                watch.leave_out(placed.arm[own])
+        for watch in self._watches:
+            if not _compares_hurried(watch.rail):
+                own = decided(watch.rail.event, rows)
+                watch.leave_out(placed.arm[own & rows.stream if watch.rail.event in STREAMS_ONLY else own])
 
     def add_late(self, late: OverdueColumns, placed: ArmAssignment, first: I32, arms: Arms) -> None:
         """Late records of running requests. Those without the event so far are not trials. `first` as above."""
@@ -567,26 +589,26 @@ class Guardrails:
         """`counted`: which exposures had the event, and to which it can happen."""
         if not len(columns):
             return
-        drawn, part = first == columns.plan, self._callers.part(columns)
+        drawn, callers = first == columns.plan, self._callers.part(columns)
         number = self._number(columns.unit, placed, drawn)
-        shown = _Shown(number, placed, drawn, part, ended=isinstance(columns, RowColumns))
-        outcomes = [(watched, *counted(watched.rail, watched.hurried)) for watched in self._watches]
-        for watched, hit, trials in outcomes:
+        shown = _Shown(number, placed, drawn, callers, ended=isinstance(columns, RowColumns))
+        outcomes = [(part, *counted(part.rail, part.hurried)) for part in self._counted]
+        for part, hit, trials in outcomes:
             if not trials.any():
                 continue
-            if watched.at_risk is not None:
-                shown.count(watched.at_risk, hit, trials)
+            if part.at_risk is not None:
+                shown.count(part.at_risk, hit, trials)
             these = columns if trials.all() else columns.take(trials)
-            for watch in watched.watches:
+            for evidence in part.evidence:
                 weights = placed.weights
                 if not drawn.all():
-                    weights = arms.most_treated(watch.treatment, first, columns.plan)
-                watch.add(these, hit[trials], weights[trials], placed.arm[trials], arms.weights, part[trials])
+                    weights = arms.most_treated(evidence.treatment, first, columns.plan)
+                evidence.add(these, hit[trials], weights[trials], placed.arm[trials], arms.weights, callers[trials])
         if shown.ended:
             relative = [
-                (watched.rail.event, hit & trials)
-                for watched, hit, trials in outcomes
-                if watched.at_risk is not None and not watched.hurried
+                (part.rail.event, hit & trials)
+                for part, hit, trials in outcomes
+                if part.at_risk is not None and not part.hurried
             ]
             self._count_any(columns, shown, relative, arms.weights)
 
@@ -617,7 +639,7 @@ class Guardrails:
         if self._any_event is None:
             return np.full(len(unit), -1, np.int64)
         if (kept := self.units.thin()) is not None:
-            for at_risk in (self._any_event, self._any_sure, *(watched.at_risk for watched in self._watches)):
+            for at_risk in (self._any_event, self._any_sure, *(part.at_risk for part in self._counted)):
                 if at_risk is not None:
                     at_risk.keep(kept)
         number, counts = np.full(len(unit), -1, np.int64), self.units.kept(unit)
