@@ -106,7 +106,7 @@ def e_bh(ln_e_values: Sequence[float], level: float, weights: Sequence[float] | 
     m = len(ln_e_values)
     weighted = [
         ln_e + math.log(weight) if weight else -math.inf
-        for ln_e, weight in zip(ln_e_values, weights or [1 / max(m, 1)] * m, strict=True)
+        for ln_e, weight in zip(ln_e_values, weights or _equal(m), strict=True)
     ]
     order = sorted(range(m), key=lambda index: -weighted[index])
     enough = (k for k in range(m, 0, -1) if weighted[order[k - 1]] >= -math.log(level * k))
@@ -118,8 +118,12 @@ def levels(ln_e_values: Sequence[float], level: float, weights: Sequence[float] 
 
     Of those that are kept, the intervals that miss their effects are at most the share `level` in the mean.
     """
-    m, kept = len(ln_e_values), set(e_bh(ln_e_values, level, weights))
+    kept = set(e_bh(ln_e_values, level, weights))
     return [
         level * weight * (len(kept) if index in kept else len(kept) + 1)
-        for index, weight in enumerate(weights or [1 / max(m, 1)] * m)
+        for index, weight in enumerate(weights or _equal(len(ln_e_values)))
     ]
+
+
+def _equal(members: int) -> list[float]:
+    return [1 / max(members, 1)] * members
