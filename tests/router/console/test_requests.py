@@ -284,6 +284,42 @@ async def test_a_running_request_is_shown_while_it_runs_and_then_as_it_ended(ope
     await expect(card).not_to_contain_text("running")
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+async def test_a_stream_that_waits_for_another_engine_is_paused_in_the_list_and_on_its_page(
+    open_page: OpenPage, rig: Rig, width: int, scheme: str
+) -> None:
+    page, watch = await open_page(rig.url, width=width, scheme=scheme)
+    watch.expected = ["status of 404"]
+    assert await asyncio.to_thread(send, rig, headers={"x-request-id": "waits"}, stream=True) == 200
+    lost = {"deployment": "blue", "engine": "7g54uu1y", "at_s": 0.1, "until_s": 20.0, "why": "its connection ended"}
+
+    async def paused(route: Route) -> None:
+        answer = await route.fetch()
+        listed = await answer.json()
+        (request,) = listed["requests"]
+        request |= {"running": True, "outcome": None, "duration_s": 60.0, "engine": "7g54uu1y", "first_byte_s": 3.0}
+        request |= {"failed_attempts": [{**lost, "interrupted": True, "continued": False}]}
+        request |= {"pauses": [[19.5, 40.5]], "pause_s": 40.5, "paused_s": 40.5, "completion_tokens": None}
+        request |= {"prompt_tokens": None, "sent_tokens": 17}
+        await route.fulfill(response=answer, json=listed)
+
+    await page.route("**/api/requests?*", paused)
+    await page.goto("/ui#/requests")
+    rows = page.get_by_role("region", name="Requests").locator("tbody tr")
+    await expect(rows).to_contain_text("paused for 40.5 s: waits for an engine")
+    assert await overflow(page) == 0
+    await rows.get_by_role("link").click()
+    card = page.get_by_role("article", name="Timeline of waits")
+    await expect(card.locator("header")).to_contain_text("paused for 40.5 s: waits for an engine")
+    await expect(card).to_contain_text("its connection ended after 19.9 s; the stream has waited 40.5 s for another")
+    await expect(card).to_contain_text("blue (replica 7g54uu1y): until the first byte")
+    await expect(card.locator(".steps li").last).to_contain_text("waited for another: 40.5 s so far")
+    for words in ("went on", "it answer"):
+        await expect(card).not_to_contain_text(words)
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 async def test_a_failed_request_says_what_its_client_was_told(
     open_page: OpenPage, rig: Rig, width: int, scheme: str
