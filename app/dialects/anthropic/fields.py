@@ -242,7 +242,8 @@ def _check_members(value: Mapping[str, Any], path: str, types: Mapping[str, _Typ
         if name not in value:
             raise ValueError(f"{path}.{name}: Field required")
     for name in types.keys() & value.keys():
-        if not isinstance(value[name], types[name]):
+        is_absent = value[name] is None and name not in needed
+        if not is_absent and not isinstance(value[name], types[name]):
             raise ValueError(f"{path}.{name}: Input should be {_WORDS[types[name]]}")
 
 

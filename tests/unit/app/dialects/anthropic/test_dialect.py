@@ -164,7 +164,7 @@ def test_the_former_field_of_an_outputs_format_is_the_present_one() -> None:
 
 
 def test_a_tools_result_may_be_empty() -> None:
-    for content in ("", [], [{"type": "text", "text": ""}]):
+    for content in ("", [], [{"type": "text", "text": ""}], None):
         result = {"type": "tool_result", "tool_use_id": "t", "content": content}
         assert parse(messages=[{"role": "user", "content": [result]}]).body["messages"][0]["content"] == [result]
 
