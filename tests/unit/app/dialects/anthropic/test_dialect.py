@@ -164,9 +164,12 @@ def test_the_former_field_of_an_outputs_format_is_the_present_one() -> None:
 
 
 def test_a_tools_result_may_be_empty() -> None:
-    for content in ("", [], [{"type": "text", "text": ""}], None):
-        result = {"type": "tool_result", "tool_use_id": "t", "content": content}
+    block = {"type": "tool_result", "tool_use_id": "t"}
+    for content in ("", [], [{"type": "text", "text": ""}]):
+        result = {**block, "content": content}
         assert parse(messages=[{"role": "user", "content": [result]}]).body["messages"][0]["content"] == [result]
+    parse(messages=[{"role": "user", "content": [block]}])
+    parse(messages=[{"role": "user", "content": [{**block, "content": None}]}])
 
 
 def test_a_choice_of_no_tool_is_worded_as_the_vendor_does() -> None:
