@@ -56,6 +56,7 @@ from app.experiments.storage.write_ahead import WriteAhead
 from app.experiments.unasked_changes import of_plans, of_settings
 from app.exposures.audit import AuditRecord
 from app.exposures.controller_client import Export
+from app.exposures.plans import plan_of
 from app.exposures.wire import READABLE, Pins, Replaced, decode_batch, encode_acknowledgement
 
 # In memory only: a controller that restarts has another `id`, and routers then send theirs again. Every pin has a
@@ -418,9 +419,12 @@ class Controller:
         """
         assert self._config is not None
         run, now = self._runs[report.experiment], self.now()
-        next_ = self._actions.next_sentence(run, self._config, report, now)
-        weights = self._actions.weights(run, self._config, report)
-        return replace(report, next=next_, weights=weights, service=self.warnings())
+        declared = self._config.experiments[run.name].state
+        next_ = self._actions.next_sentence(run, self._config, report, now, declared)
+        endpoint = self._config.endpoints.get(report.endpoint)
+        plan = plan_of(report.endpoint, endpoint).id if endpoint is not None else None
+        weights = self._actions.weights(run, endpoint.traffic if endpoint is not None else {})
+        return replace(report, next=next_, plan=plan, weights=weights, service=self.warnings())
 
     def _is_failing(self) -> bool:
         return self.health().failing_since is not None

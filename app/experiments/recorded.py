@@ -164,9 +164,13 @@ class RecordedLedger:
         if self._fact(OBSTACLES) is None:
             return report
         run = self._runs[report.experiment]
-        config, now = self._config_of(run), self.now()
-        next_ = self._actions.next_sentence(run, config, report, now)
-        return replace(report, next=next_, weights=self._actions.weights(run, config, report))
+        applied = self._fact("configuration") or {}
+        declared = applied.get("experiments", {}).get(run.name, report.state)
+        next_ = self._actions.next_sentence(run, self._config_of(run), report, self.now(), declared)
+        traffic = applied.get("traffic", {}).get(report.endpoint)
+        plan = next(iter(history(self._entries, report.endpoint)), None) if traffic is not None else None
+        weights = self._actions.weights(run, traffic or {})
+        return replace(report, next=next_, plan=plan.plan if plan is not None else None, weights=weights)
 
     def _fact(self, kind: str) -> dict[str, Any] | None:
         """The last entry of a kind, by that time."""

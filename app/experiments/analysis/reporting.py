@@ -12,6 +12,7 @@ from app.experiments.analysis.comparing import MetricComparison, decision_of
 from app.experiments.analysis.feedback import PendingFeedback
 from app.experiments.analysis.metrics import LENGTH
 from app.experiments.analysis.monitoring import Monitoring, changed
+from app.experiments.automation.state import shares_of_arms
 from app.experiments.contract.report import Comparison, Decision, Effect, GuardrailStatus, Report, Subgroups, Verdict
 from app.experiments.rendering import words
 from app.experiments.statistics.look import MIN_UNITS
@@ -537,11 +538,9 @@ def overall(decisions: Collection[Decision]) -> Decision:
 
 
 def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, int]:
-    """The arms' percentages under the latest plan that routers served; labels of mode `aa` share control's."""
+    """The arms' percentages under the latest plan that routers served."""
     traffic = config.endpoints[experiment.endpoint].traffic if arms.current is None else arms.current.weights
-    if experiment.mode == "aa":
-        return {name: round(traffic.get(experiment.control, 0) / len(experiment.arms)) for name in experiment.arms}
-    return {name: traffic.get(name, 0) for name in experiment.arms}
+    return shares_of_arms(traffic, experiment)
 
 
 def _warnings(

@@ -17,7 +17,7 @@ from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.control_plane import Authorship, ControlPlane, WantedPlan, change_plan
 from app.errors import Conflict, PreconditionFailed, SwitchyardError
-from app.experiments.automation.decisions import automation_status, decided, foreseen, next_sentence
+from app.experiments.automation.decisions import automation_status, decided, foreseen, next_of_stopped, next_sentence
 from app.experiments.automation.machine import MAX_TRANSITIONS, Transition, next_transition
 from app.experiments.automation.state import (
     Intent,
@@ -203,7 +203,7 @@ class Actions:
         self, run: ExperimentRun, config: Config, report: Report, request: ManualDecision, now: float
     ) -> Transition:
         if run.stopped_at is not None:
-            raise Conflict("Its configuration says that the experiment is stopped: change it there")
+            raise Conflict("Its configuration has stopped the experiment: change its `state` there")
         state = self._state(run)
         if request.revision is not None and request.revision != state.revision:
             message = f"revision: the experiment is at {state.revision} now; look at it, then decide again"
@@ -253,22 +253,21 @@ class Actions:
             return None
         return automation_status(self._state(run), self._facts(run, config, report), now)
 
-    def next_sentence(self, run: ExperimentRun, config: Config, report: Report, now: float) -> str:
-        """The report's sentence about the next step; its own one if nothing acts."""
-        if report.mode == "aa" or run.stopped_at is not None:
+    def next_sentence(self, run: ExperimentRun, config: Config, report: Report, now: float, declared: str) -> str:
+        """The report's sentence about the next step; its own one if nothing acts. `declared`: what the configuration
+        says of the experiment's state."""
+        if run.stopped_at is not None:
+            return next_of_stopped(self._state(run), declared)
+        if report.mode == "aa":
             return report.next
         return next_sentence(self._state(run), self._facts(run, config, report), now)
 
-    def weights(self, run: ExperimentRun, config: Config, report: Report) -> dict[str, int]:
-        """The arms' weights for the report: as applied, less the stops in force."""
-        if report.mode == "aa" or run.stopped_at is not None:
-            return report.weights
-        facts = self._facts(run, config, report)
-        arms, stopped = (
-            shares_of_arms(facts.traffic, facts.experiment),
-            [stop.deployment for stop in self._state(run).stops],
-        )
-        return without_treatments(arms, facts.experiment, stopped)
+    def weights(self, run: ExperimentRun, traffic: Mapping[str, int]) -> dict[str, int]:
+        """The arms' weights for the report: of the endpoint's applied `traffic`, less the stops in force."""
+        arms = shares_of_arms(traffic, run.experiment)
+        if run.stopped_at is not None:
+            return arms
+        return without_treatments(arms, run.experiment, [stop.deployment for stop in self._state(run).stops])
 
     def _changes(
         self, config: Config, runs: Mapping[str, ExperimentRun], entries: Sequence[JournalEntry], now: float

@@ -216,6 +216,13 @@ def next_sentence(state: State, facts: RolloutInput, now: float) -> str:
     return f"Next: {since}{step.share} % waits for {'; '.join(step.waits_for)}."
 
 
+def next_of_stopped(state: State, declared: str) -> str:
+    """The same of a run that its configuration has stopped, by saying `declared` of the experiment's state: it keeps
+    saying why it had been paused or stopped before."""
+    before = f" {_sentence(state.text)}" if state.phase != "running" and state.cause != "file" else ""
+    return f"Next: nothing, the run is stopped: its configuration says `state: {declared}`.{before}"
+
+
 def _without_ramp(facts: RolloutInput) -> str:
     if treated_share(shares_of_arms(facts.traffic, facts.experiment), facts.experiment) > 0:
         return facts.report.next

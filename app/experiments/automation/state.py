@@ -217,7 +217,9 @@ Weights = Mapping[str, int]
 
 
 def shares_of_arms(traffic: Weights, experiment: Experiment) -> dict[str, int]:
-    """The arms' part of an endpoint's traffic, control first."""
+    """The arms' part of an endpoint's traffic, control first. Labels of mode `aa` share control's."""
+    if experiment.mode == "aa":
+        return dict.fromkeys(experiment.arms, round(traffic.get(experiment.control, 0) / len(experiment.arms)))
     return {name: traffic.get(name, 0) for name in experiment.arms}
 
 

@@ -301,7 +301,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The following sentences."""
     next: str
     """The next event, or what to do."""
+    plan: str | None = None
+    """The endpoint's plan in force; None if it has none any more."""
     weights: dict[str, int]
+    """The arms' percentages of the endpoint's traffic now, also after the run's end."""
     units: dict[str, int]
     """Distinct units that have begun: of requests, each is one of `requests`, `running` and `waiting`."""
     requests: dict[str, int]
@@ -500,7 +503,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     next: str = ""
     started_at: float | None = None
     plan: str | None = None
-    """The plan of the latest first exposures."""
+    """The endpoint's plan in force, of which the arms have the `weights`."""
     weights: dict[str, int] = {}
     units: dict[str, int] = {}
     requests: dict[str, int] = {}
@@ -514,7 +517,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summary_of(report: Report, acting: AutomationStatus | None = None) -> Summary:
     """The line of a running experiment."""
-    plans = report.sample_ratio.plans
     return Summary(
         experiment=report.experiment,
         endpoint=report.endpoint,
@@ -527,7 +529,7 @@ def summary_of(report: Report, acting: AutomationStatus | None = None) -> Summar
         decisions=report.decisions,
         next=report.next,
         started_at=report.started_at,
-        plan=plans[-1].plan if plans else None,
+        plan=report.plan,
         weights=report.weights,
         units=report.units,
         requests=report.requests,

@@ -48,6 +48,10 @@ def acting_blocks(report: Report, acting: AutomationStatus, actions: Sequence[Ac
     yield Paragraph(
         [line for line in (_progress(report, acting), _stops(report, acting), *_ways_on(report, acting)) if line]
     )
+    yield from _listed_actions(report, actions)
+
+
+def _listed_actions(report: Report, actions: Sequence[Action]) -> Iterator[Block]:
     if actions:
         yield Bullets([f"{words.moment(at, report.at)}: {text}" for at, text in actions])
 
@@ -111,6 +115,9 @@ def document(report: Report, acting: AutomationStatus | None = None, actions: Se
         yield Bullets(report.service)
     if acting is not None and (acting.state != "running" or not report.is_empty or [*_ways_on(report, acting)]):
         yield from acting_blocks(report, acting, actions)
+    elif acting is None and actions:  # the configuration has stopped the run
+        yield Heading("What was done about it")
+        yield from _listed_actions(report, actions)
     yield Paragraph([_standing(report, acting)])
     if report.is_empty:
         return

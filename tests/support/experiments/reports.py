@@ -166,6 +166,7 @@ SHIP = Report(
         "Guardrails quiet. Split as configured (no alarm).",
     ],
     next="Next: give smollm2-green all traffic.",
+    plan="1-5e6f7a8b",
     weights={BLUE: 50, GREEN: 50},
     units={BLUE: 1204, GREEN: 1198},
     requests={BLUE: 15922, GREEN: 15948},

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from app.experiments.analysis.analysis import Analysis
+from app.experiments.api import Answers
+from app.experiments.recorded import RecordedLedger
+from app.exposures.plans import plan_of
 from tests.support.processes.stage import RAMP, Stage, plain
 
 
@@ -90,6 +94,33 @@ async def test_a_rollback_by_a_person_stops_at_once_and_stays(tmp_path: Path) ->
     accepted(stage, "resume")
     await stage.settle()
     assert stage.green == 5
+
+
+async def test_after_a_run_the_split_is_the_present_one_and_the_report_names_the_rollback(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, green=50)
+    stage.send(blue=3, green=3)
+    accepted(stage, "rollback", reason="slow")
+    await stage.settle()
+    stage.control.config = plain(10, state="draft")
+    stage.read()
+    stage.wait(2)
+    summary = stage.ask()
+    applied = stage.config.endpoints["chat"]
+    assert (summary["state"], summary["weights"]) == ("stopped", {"blue": 90, "green": 10})
+    assert summary["plan"] == plan_of("chat", applied).id
+    assert summary["next"] == (
+        "Next: nothing, the run is stopped: its configuration says `state: draft`. Rollback by alice: slow."
+    )
+    listed = stage.answers.answer("GET", "/experiments", {"format": "text"}, b"").body.decode()
+    assert "90 % / 10 %" in listed
+    said = stage.answers.answer("GET", "/experiments/trial/report", {"format": "text"}, b"").body.decode()
+    assert "\n- 1 January 02:46: rollback, by alice: slow\n" in said
+    stage.controller.close()
+    recorded = Answers(RecordedLedger(".run/ledger", tmp_path, Analysis, at=stage.now, clock=lambda: stage.now))
+    again = json.loads(recorded.answer("GET", "/experiments/trial/report", {}, b"").body)
+    assert {name: again[name] for name in ("state", "weights", "plan", "next")} == {
+        name: summary[name] for name in ("state", "weights", "plan", "next")
+    }
 
 
 async def test_a_rollback_takes_back_a_step_that_is_on_its_way(tmp_path: Path) -> None:
