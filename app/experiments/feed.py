@@ -89,7 +89,7 @@ def _named(*names: str) -> Callable[[Detail], dict[str, Any]]:
 
 
 _FORMS: Mapping[str, tuple[str, Callable[[Detail], Mapping[str, Any]], Callable[[Detail], str]]] = {
-    "verdict": ("verdict", _named("metric", "treatment", "verdict", "role"), _own_text),
+    "verdict": ("verdict", _named("metric", "treatment", "verdict", "role", "no_longer"), _own_text),
     "alarm": ("alarm", _named("kind", "metric"), _own_text),
     "plan": ("plan", _named("generation", "plan", "weights", "since", "by", "reason", "overrides", "expires"), _plan),
     "run_begun": ("run", _named("started_at"), _run_started),

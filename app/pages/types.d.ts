@@ -666,6 +666,7 @@ interface Comparison extends Compared {
   doubt: string;
   measured_on: string;
   since: number | null;
+  no_longer?: string | null;
   reason: string;
   units_needed: number | null;
   days_needed: number | null;

@@ -433,16 +433,18 @@ class Analysis:
             comparing.say()
 
     def _reached(self, now: float) -> list[Occurrence]:
-        """Verdicts that are reached for the first time, and effects that have changed."""
-        valid = [
-            comparison
-            for comparison in self._comparing
-            if not self._watched.invalidates(comparison.column, comparison.treatment)
+        """Verdicts that are reached, and those that no longer hold, and effects that have changed."""
+        invalid = {
+            comparing.key: self._watched.invalidates(comparing.column, comparing.treatment)
+            for comparing in self._comparing
+        }
+        valid = [comparing for comparing in self._comparing if not invalid[comparing.key]]
+        new = [
+            comparing for comparing in self._comparing if comparing.tell(invalid=bool(invalid[comparing.key]), now=now)
         ]
-        new = [comparing for comparing in valid if comparing.reach()]
         alarms = self._watched.raise_rig_alarms(new, now) if self.experiment.mode == "aa" else []
         alarms += self._watched.raise_changes(valid, now)
-        return [monitoring.verdict_occurrence(comparing, now) for comparing in new] + alarms
+        return [monitoring.verdict_occurrence(comparing, now, invalid[comparing.key]) for comparing in new] + alarms
 
     def report(self, now: float) -> Report:
         """Everything that is known. Every comparison has a look; those that the pace does not allow to repeat are

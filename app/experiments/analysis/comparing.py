@@ -220,6 +220,14 @@ class LatestLook:
         return self.event_test or self.effect
 
 
+class Told(NamedTuple):
+    """The latest event about a word: that it holds, or that it no longer does; `at` a Unix time."""
+
+    word: Verdict
+    holds: bool
+    at: float
+
+
 @dataclass
 class MetricComparison:
     """`column` is the measure's number in `SufficientStatistics`; `names` are control's and the treatment's."""
@@ -246,9 +254,11 @@ class MetricComparison:
     """The time since which every look has said so, in Unix seconds."""
     counted: int = 0
     """The most units of both arms in any look. A look at fewer is part of a recount, and says nothing new."""
-    is_recount: bool = False
+    is_recount: bool = True
+    """Also before the first look."""
     reached: list[Verdict] = field(default_factory=list)
     """Every such word so far, in the order of their first times."""
+    told: Told | None = None
     changes: EffectChanges = field(init=False)
     history: EffectHistory = field(default_factory=EffectHistory)
     looked_at: float = -math.inf
@@ -410,11 +420,21 @@ class MetricComparison:
             return NO_EFFECT
         return self._effect(look, collected.slack(self.column, self.treatment, collected.unknown))
 
-    def reach(self) -> bool:
-        """Notes the present word, while nothing makes it invalid or doubtful. Returns whether it is the first time."""
-        if self.word is None or self.word in self.reached or self.doubt is not None:
+    def tell(self, *, invalid: bool, now: float) -> bool:
+        """Notes what an event has to say of the present word, if one is due. A word that is new is told at once; that
+        the last one no longer holds, or that one holds again, at most once a minute: words may change with each look.
+        """
+        if self.is_recount:
             return False
-        self.reached.append(self.word)
+        word = None if invalid or self.doubt is not None else self.word
+        if word is not None and word not in self.reached:
+            self.reached.append(word)
+            self.told = Told(word, holds=True, at=now)
+            return True
+        last = self.told
+        if last is None or now - last.at < EVERY_S or word == (last.word if last.holds else None):
+            return False
+        self.told = Told(word or last.word, word is not None, now)
         return True
 
     def units_needed(self) -> int | None:
@@ -461,6 +481,7 @@ class MetricComparison:
             measured_on="" if doubt is None else doubt.measured_on,
             non_inferior=not invalid and is_non_inferior(known.shown, measure),
             since=self.since,
+            no_longer=self.told.word if self.told is not None and verdict not in WORDS else None,
             looked_at=self.looked_at,
             outdated=outdated,
             reason=invalid or known.reason,
@@ -495,6 +516,7 @@ class MetricComparison:
             "since": self.since,
             "counted": self.counted,
             "reached": list(self.reached),
+            "told": self.told,
             "changes": self.changes.state(),
             "history": self.history.state(),
         }
@@ -505,6 +527,7 @@ class MetricComparison:
             "word": self.word,
             "since": self.since,
             "reached": list(self.reached),
+            "told": self.told,
             "changes": self.changes.landmarks(),
         }
 
@@ -519,6 +542,10 @@ class MetricComparison:
             self.counted = state.get("counted", self.counted)
             if state["changes"] is not None:
                 self.changes.restore(state["changes"])
+        if told := state.get("told"):
+            self.told = Told(*told)
+        elif self.reached:  # of a version that told each word once
+            self.told = Told(self.reached[-1], holds=True, at=self.since or 0.0)
         if "history" in state:
             self.history.restore(state["history"])
 

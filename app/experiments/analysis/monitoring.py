@@ -25,7 +25,7 @@ from app.experiments.analysis.sample_ratio import (
     TreatedWatch,
 )
 from app.experiments.automation.state import Interventions
-from app.experiments.contract.report import Alarm, Occurrence
+from app.experiments.contract.report import Alarm, Occurrence, Verdict
 from app.experiments.rendering import words
 from app.experiments.statistics.events import RETURNS_THRESHOLD
 from app.experiments.storage.columns import I32, OverdueColumns, RowColumns, StartColumns, Tables
@@ -284,7 +284,10 @@ class Monitoring:
         wrong = [
             verdict
             for verdict in verdicts
-            if verdict.measure.role == "primary" and verdict.word in ("better", *AGAINST)
+            if verdict.measure.role == "primary"
+            and verdict.told is not None
+            and verdict.told.holds
+            and verdict.told.word in ("better", *AGAINST)
         ]
         text = (
             "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong. Chance alone "
@@ -393,22 +396,25 @@ def _one_caller(watch: GuardrailWatch) -> str:
     )
 
 
-def verdict_occurrence(comparing: MetricComparison, now: float) -> Occurrence:
-    """Records a verdict that is reached for the first time, with the interval that it rests on."""
+def verdict_occurrence(comparing: MetricComparison, now: float, invalid: str) -> Occurrence:
+    """Records what a comparison has just told: a verdict with the interval that it rests on, or that it no longer
+    holds. `invalid`: why no verdict counts.
+    """
     control, treatment = comparing.names
-    metric, verdict, effect = (
-        comparing.measure.key,
-        comparing.word,
-        comparing.known.shown,
-    )
+    metric, effect = comparing.measure.key, comparing.known.shown
+    assert comparing.told is not None
+    word, holds, _ = comparing.told
+    verdict: Verdict = word if holds else "invalid" if invalid else comparing.verdict
+    text = f"{metric}: {treatment} is {word if holds else f'no longer {word}'}, against {control}"
     return Occurrence(
         at=now,
         kind="verdict",
-        text=f"{metric}: {treatment} is {verdict}, against {control}",
+        text=text if holds else f"{text}: {invalid or verdict.replace('_', ' ')}",
         detail={
             "metric": metric,
             "treatment": treatment,
             "verdict": verdict,
+            **({} if holds else {"no_longer": word}),
             "role": comparing.measure.role,
             "lower": effect.lower,
             "upper": effect.upper,

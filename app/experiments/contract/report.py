@@ -74,6 +74,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Deprecated: `non_inferior`."""
     since: float | None = None
     """The time since which every look has measured the same difference, or equivalence, in Unix seconds."""
+    no_longer: Verdict | None = None
+    """The word that an event has told last, where none holds now."""
     looked_at: float | None = None
     """The time of the look that the interval and the verdict rest on, in Unix seconds."""
     outdated: bool = False

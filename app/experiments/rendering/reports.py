@@ -267,6 +267,8 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
     """Notes that do not fit into the table."""
     metric = comparison.metric
     values = {value.arm: value for value in comparison.values}
+    if comparison.no_longer is not None:
+        yield f"{metric}: no longer {comparison.no_longer}, as it was said to be before."
     if comparison.outdated and comparison.looked_at is not None:
         yield f"{metric}: looked at {words.duration(report.at - comparison.looked_at)} before this report."
     if comparison.doubt:

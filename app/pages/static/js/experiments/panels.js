@@ -61,6 +61,7 @@ export function metrics(report, arms, colourOf) {
           comparison.since && !comparison.doubt && SAYS.has(comparison.verdict)
             ? h("div", { class: "hint small" }, "since ", time(comparison.since))
             : null,
+          comparison.no_longer ? h("div", { class: "hint small" }, `no longer ${comparison.no_longer}`) : null,
           comparison.doubt ? h("div", { class: "hint small" }, comparison.doubt) : null,
           comparison.units_needed
             ? h(

@@ -357,6 +357,47 @@ def test_a_running_conversation_is_judged_by_the_plan_that_gave_the_treatment_mo
     assert evidence[0] == evidence[1]
 
 
+def test_a_word_that_no_longer_holds_is_withdrawn_and_told_again_at_most_once_a_minute() -> None:
+    analysis, report = run(World(slower=1.3))
+    assert (report.primary[0].verdict, report.primary[0].no_longer) == ("worse", None)
+
+    def told(at: float, damaged: list[str]) -> list[tuple[str, str, str | None]]:
+        analysis.set_gaps(damaged, {})
+        events = [event for event in analysis.tick(NOW + at) if event.detail.get("metric") == "ttft"]
+        (shown,) = analysis.standing(NOW + at).primary
+        assert (shown.verdict, shown.no_longer) == (("invalid", "worse") if damaged else ("worse", None))
+        return [(event.text, event.detail["verdict"], event.detail.get("no_longer")) for event in events]
+
+    assert told(20, ["a"]) == told(30, []) == told(59, ["a"]) == []
+    text = "ttft: green is no longer worse, against blue: a part of the ledger cannot be read"
+    assert told(60, ["a"]) == [(text, "invalid", "worse")]
+    assert told(70, []) == told(119, []) == []
+    assert told(120, []) == [("ttft: green is worse, against blue", "worse", None)]
+    assert told(1000, []) == []
+
+
+def test_nothing_is_withdrawn_before_the_first_look_after_a_restart() -> None:
+    world = World(slower=1.3)
+    before, _ = run(world)
+    declared, pace = config(world.weights, **EVERYTHING), Pace(lambda: 0.0)
+    with pace:
+        pass  # no turn is allowed any more
+    after = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=pace)
+    state = json.loads(json.dumps(before.state()))
+    after.restore(state)
+    assert after.tick(NOW + 600) == []
+    assert json.loads(json.dumps(after.state()["comparisons"])) == state["comparisons"]
+
+
+def test_a_state_of_a_version_that_told_each_word_once_is_continued() -> None:
+    analysis, _ = run(World(slower=1.3))
+    state = json.loads(json.dumps(analysis.landmarks()))
+    for known in state["comparisons"].values():
+        del known["told"]
+    analysis.restore(state)
+    assert analysis.tick(NOW + 600) == []
+
+
 def test_a_verdict_is_that_of_the_present_interval_and_journalled_when_first_reached() -> None:
     world = World(slower=1.3)
     analysis, report = run(world)

@@ -9,6 +9,8 @@ import pytest
 from app.experiments.analysis.comparing import (
     MAX_POINTS,
     EffectHistory,
+    LatestLook,
+    MetricComparison,
     decision_of,
     effect_of,
     is_non_inferior,
@@ -16,6 +18,7 @@ from app.experiments.analysis.comparing import (
 )
 from app.experiments.analysis.effect_changes import EffectChanges, EffectWatch
 from app.experiments.analysis.metrics import Measure
+from app.experiments.analysis.monitoring import verdict_occurrence
 from app.experiments.contract.report import Better, Comparison, Decision, Effect, Verdict
 from app.experiments.statistics.look import Moments, look_of_requests
 from tests.conftest import NIGHTLY
@@ -261,3 +264,22 @@ def test_the_decision_follows_from_the_primary_metrics_and_the_state(
         **{"settled": True, "comparable": True, "invalid": False, "long_enough": True},
     }
     assert decision_of(primary, **(everything | facts)) == decision
+
+
+def test_a_word_that_the_interval_no_longer_says_is_withdrawn() -> None:
+    comparing = MetricComparison(measure("lower"), 0, 1, ("blue", "green"), 0.05, None, 0.05, is_recount=False)
+
+    def told(word: Verdict, at: float) -> str | None:
+        comparing.known = LatestLook(measured=word)
+        comparing.say()
+        return verdict_occurrence(comparing, at, "").text if comparing.tell(invalid=False, now=at) else None
+
+    assert told("equivalent", 0) == "m: green is equivalent, against blue"
+    assert told("undecided", 59) is None
+    assert told("undecided", 60) == "m: green is no longer equivalent, against blue: undecided"
+    assert told("worse", 61) == "m: green is worse, against blue"
+    assert told("equivalent", 100) is told("worse", 130) is None
+    assert told("equivalent", 131) == "m: green is equivalent, against blue"
+    again = MetricComparison(measure("lower"), 0, 1, ("blue", "green"), 0.05, None, 0.05)
+    again.restore(json.loads(json.dumps(comparing.landmarks())))
+    assert again.told == comparing.told
