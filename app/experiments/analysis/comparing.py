@@ -555,7 +555,7 @@ def _too_few(compared: tuple[int, int], units: tuple[int, int], names: tuple[str
     all_, few, name = min(zip(units, compared, names, strict=True))
     if all_ >= MIN_UNITS:
         few, all_, name = min(zip(compared, units, names, strict=True))
-    so_far = f"{all_} unit{'' if all_ == 1 else 's'} on {name} so far"
+    so_far = f"{all_} unit{'' if all_ == 1 else 's'} on {name} {'has' if all_ == 1 else 'have'} a value so far"
     if all_ < MIN_UNITS:
         return f"{so_far}, {MIN_UNITS} are needed"
     return f"{so_far}, {few} of them in strata that both arms have, where {MIN_UNITS} are needed"

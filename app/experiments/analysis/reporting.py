@@ -341,9 +341,6 @@ def _keep_going(report: Report, missing_s: Mapping[str, float]) -> str:
         return f"keep going for {words.duration(min(left))} of traffic: hours of a day differ (`min_duration_s`)."
     if all(comparison.verdict == "equivalent" for comparison in report.primary):
         return "take the one that you prefer for other reasons."
-    few = [comparison for comparison in report.primary if comparison.verdict == "too_early"]
-    if few:
-        return f"keep going; {few[0].reason}."
     return "keep going."
 
 

@@ -273,7 +273,8 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
         yield f"{metric}: looked at {words.duration(report.at - comparison.looked_at)} before this report."
     if comparison.doubt:
         yield f"{metric}: the change is that of {comparison.measured_on}. {comparison.doubt}"
-    if comparison.reason and comparison.events is None:
+    is_told = any(comparison.reason in detail for detail in report.details)
+    if comparison.reason and comparison.events is None and not is_told:
         yield f"{metric}: {comparison.reason}."
     if comparison.events is not None:
         control, treated = (words.count(comparison.events.get(arm, 0)) for arm in (report.control, treatment))

@@ -34,6 +34,7 @@ export function metrics(report, arms, colourOf) {
   const rows = [...report.primary, ...report.secondary];
   const span = reach(rows.filter((comparison) => comparison.scale === "relative"));
   const several = report.treatments.length > 1;
+  const isTold = (/** @type {string} */ reason) => report.details.some((detail) => detail.includes(reason));
   return table(
     "Metrics",
     [
@@ -83,7 +84,7 @@ export function metrics(report, arms, colourOf) {
           h(
             "span",
             { class: "small" },
-            comparison.reason && comparison.effect.estimate === null
+            comparison.reason && comparison.effect.estimate === null && !isTold(comparison.reason)
               ? comparison.reason
               : `${comparison.doubt ? `of ${comparison.measured_on}: ` : ""}${effectInWords(comparison)}`,
           ),

@@ -829,8 +829,8 @@ def test_nothing_ships_where_all_answers_have_one_length_on_one_arm_and_another_
 @pytest.mark.parametrize(
     ("on_green", "reason"),
     [
-        (100, "100 units on green so far, 12 of them in strata that both arms have, where 30 are needed"),
-        (20, "20 units on green so far, 30 are needed"),
+        (100, "100 units on green have a value so far, 12 of them in strata that both arms have, where 30 are needed"),
+        (20, "20 units on green have a value so far, 30 are needed"),
     ],
 )
 def test_units_so_far_are_all_units_and_those_in_shared_strata_are_named(on_green: int, reason: str) -> None:
@@ -850,9 +850,9 @@ def test_units_so_far_are_all_units_and_those_in_shared_strata_are_named(on_gree
 @pytest.mark.parametrize(
     ("metric", "streamed", "reason"),
     [
-        ("ttft", False, "0 units on blue so far, 30 are needed: only streamed answers have a first token"),
-        ("ttft", True, "20 units on blue so far, 30 are needed"),
-        ("duration", False, "20 units on blue so far, 30 are needed"),
+        ("ttft", False, "0 units on blue have a value so far, 30 are needed: only streamed answers have a first token"),
+        ("ttft", True, "20 units on blue have a value so far, 30 are needed"),
+        ("duration", False, "20 units on blue have a value so far, 30 are needed"),
     ],
 )
 def test_a_metric_that_no_answer_has_says_why(metric: str, streamed: bool, reason: str) -> None:
@@ -870,7 +870,7 @@ def test_a_metric_that_no_answer_has_says_why(metric: str, streamed: bool, reaso
 
 def test_a_score_that_nobody_has_given_says_so() -> None:
     compared = scored((0.0, 0.0), (0.5, 0.5), 0.1).primary[0]
-    assert compared.reason == "0 units on blue so far, 30 are needed: only answers with a score count"
+    assert compared.reason == "0 units on blue have a value so far, 30 are needed: only answers with a score count"
 
 
 class Timer:

@@ -187,7 +187,7 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
         ({"primary": [compared(verdict="equivalent")]}, "Next: take the one that you prefer for other reasons."),
         (
             {"primary": [compared(verdict="too_early", reason="12 units on green so far, 30 are needed")]},
-            "Next: keep going; 12 units on green so far, 30 are needed.",
+            "Next: keep going.",
         ),
         ({"mode": "aa"}, "Next: nothing to do; a difference would raise an alarm."),
     ],

@@ -341,3 +341,16 @@ def test_since_stands_beside_a_verdict_on_the_effect_alone() -> None:
         shown = " ".join(text.text(document(msgspec.structs.replace(SHIP, primary=[ttft]))).split())
         said.append(f"{verdict} since" in shown)
     assert said == [True, False, False]
+
+
+def test_a_reason_that_the_details_tell_stands_once_in_the_report() -> None:
+    reason = "12 units on smollm2-green have a value so far, 30 are needed"
+    early = msgspec.structs.replace(SHIP.primary[0], verdict="too_early", effect=Effect(), reason=reason)
+    report = msgspec.structs.replace(SHIP, primary=[early], details=[f"First token: {reason}."])
+    assert text.text(document(report)).replace("\n", " ").count("12 units on smollm2-green have") == 1
+
+
+def test_a_word_that_no_longer_holds_is_noted() -> None:
+    withdrawn = msgspec.structs.replace(SHIP.primary[0], verdict="undecided", no_longer="better")
+    shown = text.text(document(msgspec.structs.replace(SHIP, primary=[withdrawn])))
+    assert "- ttft: no longer better, as it was said to be before.\n" in shown
