@@ -14,6 +14,7 @@ behind the internal key.
 import asyncio
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from ray import serve
 from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
+from ray.serve.exceptions import RayServeException
 from ray.serve.llm.deployment import LLMServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -97,6 +99,14 @@ async def hand_over_when_stopped(
         if len(streams) and await asyncio.to_thread(has_successor) and (count := streams.hand_over()):
             _log.info("Handed over the streams of a stopped replica", extra=event("handed_over", streams=count))
         await asyncio.sleep(every_s)
+
+
+def replica_id() -> str:
+    """Serve's id of this replica; a random one where the engine is served without Serve."""
+    try:
+        return str(serve.get_replica_context().replica_tag)
+    except RayServeException:
+        return secrets.token_hex(8)
 
 
 def is_stopped() -> bool:
@@ -351,7 +361,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         guard(app.state.engine_client)
         app.add_middleware(DisconnectMiddleware)
         app.add_middleware(HeadFirstMiddleware)
-        app.add_middleware(ReplicaMiddleware, id=serve.get_replica_context().replica_tag)
+        app.add_middleware(ReplicaMiddleware, id=replica_id())
         app.add_middleware(InternalKeyMiddleware, keys=accepted(os.environ, Purpose.ENGINE))
         return app
 

@@ -33,6 +33,7 @@ with warnings.catch_warnings():
         hand_over_when_stopped,
         held_by_serve,
         present_counts,
+        replica_id,
     )
 
 
@@ -202,6 +203,10 @@ def test_all_responses_of_a_replica_have_the_id_by_which_serve_knows_it() -> Non
     app = Starlette(routes=[Route("/", lambda request: PlainTextResponse("x"))])
     client = TestClient(ReplicaMiddleware(app, id="7g54uu1y"))
     assert {client.get(path).headers[REPLICA_HEADER] for path in ("/", "/gone")} == {"7g54uu1y"}
+
+
+def test_an_engine_that_is_served_without_serve_has_an_id_of_its_own() -> None:
+    assert replica_id() != replica_id()
 
 
 def test_the_headers_are_added_once_to_a_response_in_parts() -> None:
