@@ -176,7 +176,7 @@ def test_guardrails_that_see_nothing_do_not_look_healthy() -> None:
     rails = [{"event": "truncated"}, {"event": "empty"}, {"event": "slow", "ttft_above_s": 2.0}]
     analysis = analysis_of(world, config(sticky=None, guardrails=rails))
     finish = np.where(green, int(FinishCode.LENGTH), int(FinishCode.STOP))
-    at = START + np.arange(count) * 10.0
+    at = START + np.arange(count, dtype=np.float64) * 10
     world.answered(at, np.arange(count), green, finish=finish, flags=int(SHORT_ANSWERS)).tell(analysis)
     report = analysis.report(START + 5000)
     quiet = "Guardrails quiet, but nearly all requests may have decided about truncated and empty themselves."
