@@ -380,8 +380,7 @@ class Exchange:
         if caller.endpoints is not None:
             for named in (model, deployment, name or None):
                 snapshot.views.require_access(caller, named)
-        # Where the body names the endpoint, a request for an unknown deployment counts there: a short one is read.
-        if model is not None or (deployment is not None and not _is_short(self.headers)):
+        if model is not None or deployment is not None:
             check_names(snapshot.views.of(caller), model, deployment)
         # To ask a store elsewhere takes longer than to read a short body.
         if access.counts_requests(caller, name) and not (access.limits_are_shared and _is_short(self.headers)):

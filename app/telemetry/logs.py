@@ -194,9 +194,11 @@ class Record(msgspec.Struct):
         self.endpoint, self.manages = endpoint, True
 
     def engine_lost(self, why: str, engine: str, silent_s: float) -> None:
-        """Notes that the stream waits for another engine, after `silent_s` seconds without a token."""
+        """Notes that the stream waits for another engine, after `silent_s` seconds without a token: at most since its
+        first byte, which may be sent a moment after the last token has come."""
         self.attempt_failed(why, engine, interrupted=True)
-        self.paused = time.perf_counter() - silent_s
+        last = time.perf_counter() - silent_s
+        self.paused = max(last, self.first_byte or last)
 
     def wait_ended(self, successor: str | None) -> float:
         """Notes the end of that wait, and returns its seconds. `successor`: the engine that goes on; None: none."""

@@ -339,12 +339,12 @@ async def test_a_failed_request_says_what_its_client_was_told(
     wrong, lost = rows.filter(has_text="400"), rows.filter(has_text="404")
     await expect(wrong).to_contain_text(message)
     await expect(wrong).to_contain_text("chat")
-    await expect(lost).to_contain_text("no endpoint has this name")
+    await expect(lost).to_contain_text("no endpoint or deployment has this name")
     groups = page.get_by_role("region", name="Errors")
     if width < 600:  # one kind leaves the list on the first screen
         await groups.get_by_role("button", name="more kinds").click()
     await expect(groups.get_by_role("listitem").filter(has_text="400")).to_contain_text(message)
-    await expect(groups).to_contain_text("404 not found at no endpoint (no endpoint has this name)")
+    await expect(groups).to_contain_text("404 not found at no endpoint (no endpoint or deployment has this name)")
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
     await wrong.get_by_role("link").click()
@@ -356,7 +356,7 @@ async def test_a_failed_request_says_what_its_client_was_told(
     assert await overflow(page) == 0
     await page.goto("/ui#/requests?id=lost")
     card = page.get_by_role("article", name="Timeline of lost")
-    await expect(card).to_contain_text("none: no endpoint has this name")
+    await expect(card).to_contain_text("none: no endpoint or deployment has this name")
     await expect(card).to_contain_text("The model 'none' does not exist")
     assert await accessibility_problems(page) == []
 

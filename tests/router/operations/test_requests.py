@@ -124,17 +124,6 @@ def test_a_running_request_is_listed_by_every_router_until_it_ends(
     two.controller.close()
 
 
-def test_a_request_for_a_deployment_that_does_not_exist_counts_at_its_endpoint(rig: Rig) -> None:
-    wrong = {"azureml-model-deployment": "purple", "x-request-id": "wrong"}
-    body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
-    assert httpx.post(f"{rig.url}/v1/chat/completions", json=body, headers=wrong).status_code == 404
-    wait_for(rig.url, "wrong")
-    (request,) = listed(rig.url)["requests"]
-    assert (request["endpoint"], request["error"]) == ("chat", "not_found")
-    endpoints = httpx.get(f"{rig.url}/api/overview").json()["endpoints"]
-    assert [one["refused"] for one in endpoints if one["endpoint"] == "chat"] == [1]
-
-
 def test_a_failure_is_listed_with_its_attempts_and_where_it_ended(rig: Rig) -> None:
     rig.chat_endpoint(traffic={"blue": 100, "green": 0}, fallback=["green"])
     rig.blue.answer = refuse(500, "broken")

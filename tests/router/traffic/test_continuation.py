@@ -153,6 +153,8 @@ def test_a_stream_goes_on_wherever_its_engine_dies(rig: ContinuingRig, name: str
     assert rig.continued("closed", "continued") > 0 < rig.continued("handover", "continued")
 
 
+BETWEEN_S = 0.25
+"""At most, on a busy machine, from the reading of a token until it is counted."""
 FAILS = ("openai chat", "openai responses", "anthropic", "databricks", "tgi", "friendli", "azure")
 
 
@@ -494,7 +496,7 @@ def test_the_pause_is_what_the_client_sees_not_what_follows_the_detection(rig: C
     rig.engine.fates = [Fate(2, pause_s=1.0)]
     rig.text()
     (row,) = rig.keeper.wait_for(rows=1)
-    assert 1.0 < row.item.pause_s <= row.item.itl_max_s
+    assert 1.0 < row.item.pause_s <= row.item.itl_max_s + BETWEEN_S
     assert rig.metric("switchyard_continuation_pause_seconds_sum") == pytest.approx(row.item.pause_s, rel=1e-3)
     wait_until(lambda: len(rig.router.state.requests.after(0)[1]) == 1)
     (request,) = rig.router.state.requests.after(0)[1]

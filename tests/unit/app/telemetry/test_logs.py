@@ -60,6 +60,13 @@ def test_a_wait_for_another_engine_has_its_place_and_the_first_are_kept_one_by_o
     assert seconds == pytest.approx(3.0, abs=1)
 
 
+def test_a_wait_for_another_engine_begins_no_sooner_than_the_answer() -> None:
+    request = Record("openai", "chat", "r-1", attempts=1)
+    request.sent, request.first_byte = request.started, time.perf_counter()
+    request.engine_lost("its connection ended", "r0", 3.0)
+    assert request.paused == request.first_byte
+
+
 def test_a_lost_stream_was_continued_only_once_another_engine_has_gone_on() -> None:
     request = Record("openai", "chat", "r-1", deployment="blue", engine="r0", attempts=1)
     request.sent = request.started

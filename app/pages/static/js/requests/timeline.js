@@ -54,7 +54,7 @@ export function result({ status, error, outcome, moves, paused_s }) {
 
 /** @type {Record<string, string>} */
 const NOWHERE = {
-  not_found: "no endpoint has this name",
+  not_found: "no endpoint or deployment has this name",
   forbidden: "its caller may not use what it asked for",
   limit_exceeded: "it was over a limit before it was read",
   too_large: "it was too large to be read",
