@@ -55,18 +55,17 @@ class RequestLog:
     def waiting(self) -> dict[tuple[str, str], list[float]]:
         """For how long, in seconds, requests have waited for the first byte of a deployment's answer: by endpoint and
         deployment."""
-        clock, found = time.perf_counter(), dict[tuple[str, str], list[float]]()
-        for record, *_ in self._running.values():
-            if record.sent is not None and record.first_byte is None:
-                found.setdefault((record.endpoint, record.deployment), []).append(clock - record.sent)
-        return found
+        return self._seconds_since(lambda record: record.sent if record.first_byte is None else None)
 
     def paused(self) -> dict[tuple[str, str], list[float]]:
         """For how long, in seconds, streams have waited for another engine: by endpoint and deployment."""
+        return self._seconds_since(lambda record: record.paused)
+
+    def _seconds_since(self, begin: Callable[[Record], float | None]) -> dict[tuple[str, str], list[float]]:
         clock, found = time.perf_counter(), dict[tuple[str, str], list[float]]()
         for record, *_ in self._running.values():
-            if record.paused is not None:
-                found.setdefault((record.endpoint, record.deployment), []).append(clock - record.paused)
+            if (since := begin(record)) is not None:
+                found.setdefault((record.endpoint, record.deployment), []).append(clock - since)
         return found
 
     def add(self, record: Record, *, plan: str, caller_id: str, trace_id: int) -> None:

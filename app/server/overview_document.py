@@ -266,8 +266,7 @@ def _late(name: str, present: Present, arms: Collection[str]) -> EndpointFact | 
     late = {arm: waits for arm, waits in late.items() if waits}
     if not late:
         return None
-    count, longest = sum(map(len, late.values())), max(map(max, late.values()))
-    by = ", ".join(f"{len(waits):,} for {arm}" for arm, waits in late.items())
+    count, longest, by = _summed(late, "for")
     if count == 1:
         return EndpointFact("warn", f"1 request has waited {longest:,.0f} s for its answer to begin: {by}.")
     return EndpointFact(
@@ -280,13 +279,18 @@ def _paused(name: str, present: Present, arms: Collection[str]) -> EndpointFact 
     paused = {arm: waits for arm in arms if (waits := present.paused.get((name, arm)))}
     if not paused:
         return None
-    count, longest = sum(map(len, paused.values())), max(map(max, paused.values()))
-    by = ", ".join(f"{len(waits):,} of {arm}" for arm, waits in paused.items())
+    count, longest, by = _summed(paused, "of")
     if count == 1:
         return EndpointFact("warn", f"1 stream is paused, and has waited {longest:,.0f} s for another engine: {by}.")
     return EndpointFact(
         "warn", f"{count:,} streams are paused, and wait for another engine, the longest {longest:,.0f} s: {by}."
     )
+
+
+def _summed(waits: Mapping[str, Sequence[float]], word: str) -> tuple[int, float, str]:
+    """How many there are, the longest in seconds, and how many each deployment has: its name comes after `word`."""
+    by = ", ".join(f"{len(of_arm):,} {word} {arm}" for arm, of_arm in waits.items())
+    return sum(map(len, waits.values())), max(map(max, waits.values())), by
 
 
 _ORDER: Mapping[str, int] = {"bad": 0, "warn": 1}
