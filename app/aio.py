@@ -155,6 +155,15 @@ def within(seconds: float) -> TimeLimit:
     return TimeLimit(loop.time() + seconds, loop)
 
 
+class _Done(Awaitable[None]):
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+DONE: Awaitable[None] = _Done()
+"""What is already done, to be awaited."""
+
+
 async def result_within(seconds: float, awaitable: Awaitable[T]) -> T:
     """The awaitable's result. Raises TimeoutError after that time; sets no timer for what need not wait."""
     steps: Any = awaitable.__await__()
@@ -169,6 +178,8 @@ async def result_within(seconds: float, awaitable: Awaitable[T]) -> T:
 
 def run_until_blocked(awaitable: Awaitable[None]) -> Awaitable[None] | None:
     """Runs an awaitable without a task until it has to wait. Returns the rest, for a task to await; None if done."""
+    if awaitable is DONE:  # nearly always; to run it would cost several times as much
+        return None
     steps: Any = awaitable.__await__()
     try:
         waits_for = next(steps)

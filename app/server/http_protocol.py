@@ -4,10 +4,10 @@ Its name, `PROTOCOL`, is what uvicorn takes for `http`; this module imports uvic
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from functools import lru_cache
 from itertools import starmap
-from typing import Any, cast
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
@@ -16,6 +16,8 @@ from uvicorn.protocols.http.httptools_impl import (
     HttpToolsProtocol,
     RequestResponseCycle,
 )
+
+from app.aio import DONE
 
 PROTOCOL = "app.server.http_protocol:HeadersFirst"
 
@@ -54,15 +56,15 @@ class PlainCycle(RequestResponseCycle):
                 if body := message.get("body"):
                     self.transport.write(b"%b%x\r\n%b\r\n" % (self._head, len(body), body))
                     self._head = b""
-                return _SENT
+                return DONE
             if self._is_plain and (last := self._last(message)) is not None:
                 self.transport.write(self._head + last)
                 self._head = b""
                 self._end()
-                return _SENT
+                return DONE
             if not self.response_started and self._begins_plainly(message):
                 asyncio.get_running_loop().call_soon(self._write_head)
-                return _SENT
+                return DONE
         self._write_head()
         return super().send(message)
 
@@ -120,13 +122,3 @@ def _line(name: bytes, value: bytes) -> bytes:
     if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value) or name != name.lower() or name in _FRAMING:
         raise ValueError
     return b"%b: %b\r\n" % (name, value)
-
-
-class _Sent:
-    """What is already done, to be awaited."""
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())
-
-
-_SENT = cast(Awaitable[None], _Sent())
