@@ -15,7 +15,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "switchyard.secret" -}}{{ .Values.secrets.cluster | default .Release.Name | quote }}{{- end }}
 
 {{- /* (list IMAGE REPOSITORY): its own repository or that one. */}}
-{{- define "switchyard.image" -}}{{ quote (printf "%s:%s" (default (index . 1) (index . 0).repository) (index . 0).tag) }}{{- end }}
+{{/* (list $ REPOSITORY TAG TARGET): without a tag, the chart's own version of that image. */}}
+{{- define "switchyard.image" -}}
+{{- $root := index . 0 }}{{ $tag := default (printf "%s-%s" $root.Chart.AppVersion (index . 3)) (index . 2) -}}
+{{ quote (printf "%s:%s" (default $root.Values.image.repository (index . 1)) $tag) }}
+{{- end }}
 
 {{- define "switchyard.restricted" -}}
 {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}

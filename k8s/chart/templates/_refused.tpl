@@ -47,7 +47,7 @@ and those of the router's configuration. Nothing else is rendered before them. *
 {{- include "switchyard.matching" (list (printf "%s.repository" $place) $image.repository `^[a-z0-9.-]+(:[0-9]+/[a-z0-9._-]+)?(/[a-z0-9._-]+)*$` (printf "%s, and the tag as %s.%s" $repository $place (ternary "tag" "gpuTag" (hasKey $image "tag")))) }}
 {{- end }}
 {{- range $key := list "tag" "gpuTag" "cpuTag" }}
-{{- if hasKey $image $key }}{{ include "switchyard.matching" (list (printf "%s.%s" $place $key) (get $image $key) `^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(@sha256:[0-9a-f]{64})?$` "an image's tag, as 0.1.0-gpu") }}{{ end }}
+{{- if get $image $key }}{{ include "switchyard.matching" (list (printf "%s.%s" $place $key) (get $image $key) `^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(@sha256:[0-9a-f]{64})?$` "an image's tag, as 0.1.0-gpu") }}{{ end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -305,6 +305,7 @@ def test_the_job_fetches_what_a_whole_serve_configuration_has_on_the_volume() ->
     [
         ({}, 0),
         ({"image": {"tag": "0.2.0-router"}}, 1),
+        ({"image": {"tag": "", "repository": "r.example.com/s"}}, 0),
         ({"image": {"tag": "0.2.0-router"}, "engineImage": {"gpuTag": "0.2.0-gpu"}}, 0),
         ({"image": {"tag": "mine"}, "engineImage": {"gpuTag": "yours"}}, 0),
     ],
