@@ -40,6 +40,7 @@ from app.experiments.statistics.look import (
     LookScale,
     Slack,
     UnitSums,
+    extremes,
     look,
     look_of_requests,
     merged,
@@ -330,8 +331,8 @@ class SufficientStatistics:
         self.running: Ints = np.zeros(len(arms.names), np.int64)
         """Requests of each arm that have started and not ended; `unknown` if that was long ago (`Arrivals`)."""
         self.held: Held | None = None
-        self._least, self._most = np.full((2, size), np.inf), np.full((2, size), -np.inf)
-        """The range of each measure's numerators, and of its denominators."""
+        self._extremes: list[Floats] = [np.empty((0, 2))] * size
+        """The extreme ones of each measure's numerators with their denominators: shape (pairs, 2)."""
         self._per_stratum = Growing(np.float64)
         self._totals = ArmMoments(size, len(arms.names))
         self._cells = UnitTable(size) if returning else UnitTable(size, _SAMPLED_REQUESTS)
@@ -357,7 +358,7 @@ class SufficientStatistics:
         self.requests += np.bincount(placed.arm, minlength=len(self.requests))
         self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
-        self._extend_range(values)
+        self._extend_extremes(values)
         for arm in range(self._missing.shape[1]):
             self._missing[:, arm] += missing[placed.arm == arm].sum(axis=0)
         np.add.at(self._per_stratum.values, stratum, 1.0)
@@ -411,12 +412,11 @@ class SufficientStatistics:
         sizes = np.nan_to_num(sizes - np.nanmean(sizes)) if np.isfinite(sizes).any() else np.zeros_like(sizes)
         return sizes if values is None else np.hstack([values, sizes])
 
-    def _extend_range(self, values: Sequence[Values | None]) -> None:
+    def _extend_extremes(self, values: Sequence[Values | None]) -> None:
         for column, known in enumerate(values):
             if known is not None and known.valid.any():
-                seen = np.stack([known.x[known.valid], known.d[known.valid]])
-                self._least[:, column] = np.minimum(self._least[:, column], seen.min(axis=1))
-                self._most[:, column] = np.maximum(self._most[:, column], seen.max(axis=1))
+                seen = np.column_stack([known.x[known.valid], known.d[known.valid]])
+                self._extremes[column] = extremes(np.vstack([self._extremes[column], seen]))
 
     def add_feedback(self, metric: str, matured: MaturedExposures) -> None:
         """Exposures whose window for a feedback metric is over."""
@@ -433,7 +433,7 @@ class SufficientStatistics:
                     Values(np.where(given, matured.value, 0.0), given.astype(np.float64), given, nothing, nothing)
                 )
         block = _block(matured.unit, matured.stratum, matured.arm, values)
-        self._extend_range(values)
+        self._extend_extremes(values)
         self._totals.add(block)
         self._cells.add(block)
 
@@ -602,27 +602,26 @@ class SufficientStatistics:
         n, x, d = self.sums(column, arm)
         measure = self.measures[column]
         if measure.kind == "quantile" and missing and n:
-            raw, (x_least, x_most) = self._raw[measure.metric].of_arm(arm), self._range(column, longest)
-            return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, x_least, x_most)
+            raw, possible = self._raw[measure.metric].of_arm(arm), self._possible(column, longest)[:, 0]
+            return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, possible.min(), possible.max())
         return self._reach_of(column, n, x, d, missing, longest)
 
-    def _range(self, column: int, longest: float) -> tuple[float, float]:
-        """The least and the largest numerator that a request without a value may have."""
-        measure = self.measures[column]
+    def _possible(self, column: int, longest: float) -> Floats:
+        """The extremes of what a request without a value may have: shape (pairs, 2), see `extremes`."""
+        measure, seen = self.measures[column], self._extremes[column]
         if measure.kind == "proportion":
-            return 0.0, 1.0
-        most = float(self._most[0, column])
+            return np.array([[0.0, 1.0], [1.0, 1.0]])
         if measure.metric in LATENCIES and longest:
-            most = max(most, math.log(longest) if measure.on_logarithms else longest)
-        return float(self._least[0, column]), most
+            return np.vstack([seen, [math.log(longest) if measure.on_logarithms else longest, 1.0]])
+        return seen
 
     def _reach_of(self, column: int, n: float, x: float, d: float, missing: int, longest: float) -> Slack:
         measure = self.measures[column]
         if not missing or measure.feedback or not n:
             return NO_SLACK
-        (x_least, x_most), d_least, d_most = self._range(column, longest), self._least[1, column], self._most[1, column]
-        low, high = (x + missing * x_least) / (d + missing * d_most), (x + missing * x_most) / (d + missing * d_least)
-        return _slack_between(measure, low, x / d, high)
+        numerators, denominators = missing * self._possible(column, longest).T
+        means = (x + numerators) / (d + denominators)
+        return _slack_between(measure, means.min(), x / d, means.max())
 
     def slack_of_scores(self, column: int, treatment: int, rate: Interval | None) -> Slack:
         """How far a comparison of scores may be off because one arm's answers get more of them.
@@ -639,9 +638,10 @@ class SufficientStatistics:
 
     def _without_excess(self, column: int, arm: int, share: float) -> Slack:
         n, x, _ = self.sums(column, arm)
-        least, most = float(self._least[0, column]), float(self._most[0, column])
         if not n or share >= 1:
             return Slack(math.inf, math.inf)
+        seen = self._extremes[column][:, 0]
+        least, most = float(seen.min()), float(seen.max())
         low, high = max((x / n - share * most) / (1 - share), least), min((x / n - share * least) / (1 - share), most)
         return _slack_between(self.measures[column], low, x / n, high)
 

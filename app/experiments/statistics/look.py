@@ -110,6 +110,18 @@ class Slack(NamedTuple):
 NO_SLACK = Slack()
 
 
+def extremes(pairs: Floats) -> Floats:
+    """Of numerators with their denominators, shape (pairs, 2), those that make a ratio of sums largest or smallest: no
+    other one has a larger numerator and a smaller denominator, or the reverse."""
+    return np.vstack([_frontier(pairs), -_frontier(-pairs)])
+
+
+def _frontier(pairs: Floats) -> Floats:
+    by_denominator = pairs[np.lexsort((-pairs[:, 0], pairs[:, 1]))]
+    largest = np.maximum.accumulate(by_denominator[:, 0])
+    return by_denominator[np.append(True, by_denominator[1:, 0] > largest[:-1])]
+
+
 class Moments(NamedTuple):
     """Moments of each stratum and arm where the request is the unit: arrays of shape (strata, 2)."""
 

@@ -9,7 +9,16 @@ import ville
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.experiments.statistics.look import Covariates, Estimate, LookScale, Moments, UnitSums, look, look_of_requests
+from app.experiments.statistics.look import (
+    Covariates,
+    Estimate,
+    LookScale,
+    Moments,
+    UnitSums,
+    extremes,
+    look,
+    look_of_requests,
+)
 from app.experiments.statistics.sequences import boundary, narrowest
 
 Line = tuple[int, int, int, float, float]
@@ -460,3 +469,21 @@ def test_an_arm_without_the_rare_value_that_control_has_is_as_uncertain_as_contr
     assert estimate.se > 0.9 * x[:2000].std() / math.sqrt(50) / (1.0 if scale == "difference" else x[:2000].mean())
     assert estimate.nu < 60
     assert estimate.ln_e(effect=0.05, alpha=0.05) < math.log(20)
+
+
+@given(
+    seen=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=12),
+    known=st.tuples(st.integers(0, 100), st.integers(1, 100)),
+    unknown=st.lists(st.integers(0, 11), min_size=1, max_size=6),
+)
+def test_no_mixture_of_what_was_seen_makes_a_ratio_of_sums_larger_or_smaller_than_its_extremes(
+    seen: list[tuple[int, int]], known: tuple[int, int], unknown: list[int]
+) -> None:
+    pairs = np.array(seen, np.float64)
+    found = extremes(pairs)
+    numerators, denominators = len(unknown) * found.T
+    ratios = (known[0] + numerators) / (known[1] + denominators)
+    x, d = np.array(known) + pairs[[place % len(pairs) for place in unknown]].sum(axis=0)
+    assert ratios.min() - 1e-12 <= x / d <= ratios.max() + 1e-12
+    assert {tuple(pair) for pair in found} <= set(seen), "only what was seen"
+    assert extremes(np.vstack([found, pairs])).tolist() == found.tolist(), "in whatever order they come"
