@@ -119,7 +119,8 @@ def extremes(pairs: Floats) -> Floats:
 def _frontier(pairs: Floats) -> Floats:
     by_denominator = pairs[np.lexsort((-pairs[:, 0], pairs[:, 1]))]
     largest = np.maximum.accumulate(by_denominator[:, 0])
-    return by_denominator[np.append(True, by_denominator[1:, 0] > largest[:-1])]
+    frontier: Floats = by_denominator[np.append(True, by_denominator[1:, 0] > largest[:-1])]
+    return frontier
 
 
 class Moments(NamedTuple):
