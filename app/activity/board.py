@@ -127,6 +127,7 @@ class Cell:
     output_tokens: int = 0
     first_token: dict[int, int] = field(default_factory=dict)
     longest_first_token_s: float = 0.0
+    lost: int = 0
 
     def add(self, counts: "ArmCounts | Cell") -> None:
         """Adds other counts of the same deployment."""
@@ -138,6 +139,7 @@ class Cell:
         self.errors += counts.errors
         self.refused += counts.refused
         self.left += counts.left
+        self.lost += counts.lost
         self.output_tokens += counts.output_tokens
         for bucket, count in counts.first_token.items():
             self.first_token[bucket] = self.first_token.get(bucket, 0) + count
@@ -465,6 +467,7 @@ class Board:
             "errors": [cell.errors for cell in rates],
             "refused": [cell.refused for cell in rates],
             "left": [cell.left for cell in rates],
+            "lost": [cell.lost for cell in rates],
             "output_tokens_per_s": [round(cell.output_tokens / step, 3) for cell in rates],
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],

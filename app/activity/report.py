@@ -111,6 +111,8 @@ class ArmCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Those whose clients left before the end."""
     longest_first_token_s: float = 0.0
     """The longest of `first_token`'s observations; 0 if it is not known."""
+    lost: int = 0
+    """Streams whose engine has died, also those of requests that still run."""
 
 
 class CallerCounts(msgspec.Struct, omit_defaults=True):

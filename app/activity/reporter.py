@@ -75,7 +75,7 @@ class ActivityReporter:
             new = now.since(before.get((endpoint, deployment), Counts()))
             if now.first_token.bounds:
                 bounds = list(now.first_token.bounds)
-            if new.requests and endpoint:  # the others are management, and requests that name no endpoint
+            if (new.requests or new.lost) and endpoint:  # the others are management, and requests that name no endpoint
                 buckets = {index: int(count) for index, count in enumerate(new.first_token.counts) if count}
                 arms.append(
                     ArmCounts(
@@ -88,6 +88,7 @@ class ActivityReporter:
                         output_tokens=int(new.output_tokens),
                         first_token=buckets,
                         longest_first_token_s=new.first_token.longest,
+                        lost=new.lost,
                     )
                 )
         used = {id: at for id, at in self._read_used.items() if used_before.get(id) != at}

@@ -397,6 +397,8 @@ interface RequestSeries {
   errors: number[];
   refused: number[];
   left: number[];
+  /** Streams whose engine has died. */
+  lost: number[];
   output_tokens_per_s: number[];
   first_token_p50_s: (number | null)[];
   first_token_p95_s: (number | null)[];

@@ -138,6 +138,8 @@ class RoutingMetrics:
             ("endpoint", "deployment"),
             registry=registry,
         )
+        self.lost: dict[tuple[str, str], int] = {}
+        """Streams whose engine has died, by endpoint and deployment."""
         self._continued = Counter(
             "switchyard_continued_streams",
             "Streams that lost their engine: its connection was closed, it failed (error), or it handed them over; and "
@@ -178,6 +180,8 @@ class RoutingMetrics:
         """Counts a stream of the deployment that lost its engine: ``closed``, ``error`` or ``handover``; and then was
         ``continued``, ``ended`` with an error, over its ``deadline``, or had lost its client (``client_gone``)."""
         self._continued.labels(endpoint, deployment, reason, outcome).inc()
+        arm = (endpoint, deployment)
+        self.lost[arm] = self.lost.get(arm, 0) + (reason != "handover")
         self._pauses.labels(endpoint, deployment).observe(pause_s)
 
 

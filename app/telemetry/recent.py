@@ -72,7 +72,8 @@ class Counts:
     """One deployment's part of an endpoint's requests; with the deployment "", those that none was asked to answer.
 
     `reasons`: the requests by the rule that chose the deployment. Each request was answered, or its client `left`
-    before the end, or it is in `refusals` (the client's fault) or `failures` (any other), by the error's kind.
+    before the end, or it is in `refusals` (the client's fault) or `failures` (any other), by the error's kind. `lost`:
+    streams whose engine has died, whatever became of them.
     """
 
     requests: float = 0
@@ -83,6 +84,7 @@ class Counts:
     output_tokens: float = 0
     first_token: BucketCounts = field(default_factory=BucketCounts)
     inter_token: BucketCounts = field(default_factory=BucketCounts)
+    lost: int = 0
 
     @property
     def drawn(self) -> float:
@@ -115,6 +117,7 @@ class Counts:
             self.output_tokens - before.output_tokens,
             self.first_token.since(before.first_token),
             self.inter_token.since(before.inter_token),
+            self.lost - before.lost,
         )
 
 
@@ -205,6 +208,8 @@ def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:
             counts.first_token.add(child._upper_bounds, [bucket._value for bucket in child._buckets])
         elif metric is telemetry.per_token:
             counts.inter_token.add(child._upper_bounds, [bucket._value for bucket in child._buckets])
+    for arm, lost in telemetry.routing.lost.items():
+        arms.setdefault(arm, Counts()).lost = lost
     return arms
 
 

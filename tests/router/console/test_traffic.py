@@ -562,7 +562,13 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
             bounds,
             [
                 ArmCounts(
-                    "chat", "blue", 40, errors=6 if ago == 1800 else 0, output_tokens=900, first_token={0: 30, 1: 8}
+                    "chat",
+                    "blue",
+                    40,
+                    errors=6 if ago == 1800 else 0,
+                    lost=2 if ago == 1800 else 0,
+                    output_tokens=900,
+                    first_token={0: 30, 1: 8},
                 ),
                 ArmCounts("chat", "green", 4 + ago // 900, output_tokens=80, first_token={1: 3, 2: 1}),
             ],
@@ -591,7 +597,18 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     await page.get_by_label("Charts of the last").select_option("6 hours")
     await expect(chat).to_contain_text("First token p95, green")
     await expect(chat.get_by_role("img", name=re.compile("Requests per second since .*, at most "))).to_be_visible()
-    await expect(chat.get_by_role("figure")).to_have_count(5)
+    await expect(chat.get_by_role("figure")).to_have_count(6)
+    deaths = chat.get_by_role("figure").filter(has_text="Streams whose engine died")
+    await expect(deaths).to_contain_text("2 in all")
+    heights = await deaths.locator("rect").evaluate_all("bars => bars.map((bar) => bar.getAttribute('height'))")
+    (at,) = [place for place, height in enumerate(heights) if height != "0"]
+    picture = deaths.get_by_role("img")
+    width_px = ((await picture.bounding_box()) or {"width": 0.0})["width"]
+    await picture.hover(position={"x": width_px * (at + 0.5) / len(heights), "y": 5})
+    when = (await api_history(page, "6h"))["at"][at * 6]
+    await expect(deaths.locator(".reading")).to_have_text(f"{time.strftime('%H:%M:%S', time.gmtime(when))}: 2")
+    await page.get_by_role("heading").first.hover()
+    await expect(deaths.locator(".reading")).to_have_text("")
     link = page.get_by_role("link", name="Grafana")
     await expect(link).to_have_attribute("href", "https://grafana.example.com/d/router")
     assert await overflow(page) == 0

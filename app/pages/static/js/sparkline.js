@@ -1,6 +1,6 @@
 // A small chart, beside the number that it explains.
 
-import { h, svg } from "./dom.js";
+import { find, h, svg } from "./dom.js";
 
 const WIDTH = 120;
 const HEIGHT = 28;
@@ -32,12 +32,19 @@ export function bars(values, label) {
 }
 
 /**
+ * How many of so many values are one bar.
+ *
+ * @param {number} count
+ */
+export const perBar = (count) => Math.max(1, Math.ceil(count / MOST_BARS));
+
+/**
  * The value of each bar.
  *
  * @param {readonly number[]} values
  */
 export function together(values) {
-  const size = Math.max(1, Math.ceil(values.length / MOST_BARS));
+  const size = perBar(values.length);
   return Array.from({ length: Math.ceil(values.length / size) }, (_, index) =>
     values.slice(index * size, (index + 1) * size).reduce((sum, value) => sum + value, 0),
   );
@@ -65,16 +72,29 @@ export function line(values, label, arm = 1) {
 }
 
 /**
- * A picture between its axes: from zero to `most`, and with labels of times from the first to the last.
+ * A picture between its axes: from zero to `most`, and with labels of times from the first to the last. `readings` say
+ * in words what its points show, from the first to the last: the one under the pointer takes the place of the times.
  *
  * @param {SVGElement} picture
  * @param {readonly string[]} times
  * @param {string | null} [most]
+ * @param {readonly string[]} [readings]
  */
-export function withAxes(picture, times, most = null) {
+export function withAxes(picture, times, most = null, readings = []) {
+  /** @param {PointerEvent & {currentTarget: HTMLElement}} event */
+  const read = ({ currentTarget: plot, clientX }) => {
+    const { left, width } = /** @type {SVGElement} */ (plot.querySelector(".sparkline")).getBoundingClientRect();
+    const point = Math.floor(((clientX - left) / width) * readings.length);
+    const reading = readings[Math.min(Math.max(point, 0), readings.length - 1)];
+    find(plot, ".reading").textContent = reading ?? "";
+  };
+  /** @param {PointerEvent & {currentTarget: HTMLElement}} event */
+  const leave = ({ currentTarget: plot }) => {
+    find(plot, ".reading").textContent = "";
+  };
   return h(
     "div",
-    { class: "plotted" },
+    { class: "plotted", on: readings.length ? { pointermove: read, pointerdown: read, pointerleave: leave } : {} },
     most === null
       ? null
       : h(
@@ -88,6 +108,7 @@ export function withAxes(picture, times, most = null) {
       { class: "times small", "aria-hidden": "true" },
       times.map((text) => h("span", {}, text)),
     ),
+    h("div", { class: "reading small", "aria-hidden": "true" }),
   );
 }
 

@@ -185,7 +185,9 @@ def test_routers_counts_add_up_and_have_common_quantiles() -> None:
     board = Board()
     at = NOW - NOW % 600 - 600
     for router, fast, slow in (("a", 8, 0), ("b", 0, 2)):
-        counts = ArmCounts("chat", "blue", 10, errors=1, left=3, output_tokens=30, first_token={0: fast, 1: slow})
+        counts = ArmCounts(
+            "chat", "blue", 10, errors=1, left=3, lost=2, output_tokens=30, first_token={0: fast, 1: slow}
+        )
         board.take(report((), period(at, counts), router=router), NOW)
     without_streams = PeriodCounts(at, [], [], [CallerCounts("key-1", 1)])
     board.take(report((), without_streams, router="c"), NOW)
@@ -193,7 +195,7 @@ def test_routers_counts_add_up_and_have_common_quantiles() -> None:
     assert (series["endpoint"], series["deployment"]) == ("chat", "blue")
     index = series["errors"].index(2)
     assert series["requests_per_s"][index] == pytest.approx(20 / 600, abs=1e-4)
-    assert series["left"][index] == 6
+    assert (series["left"][index], series["lost"][index]) == (6, 4)
     assert series["output_tokens_per_s"][index] == pytest.approx(0.1)
     assert series["first_token_p50_s"][index] == pytest.approx(0.1 * 5 / 8, abs=1e-4)
     assert series["first_token_p95_s"][index] == pytest.approx(0.1 + 0.9 * 0.75, abs=1e-4)

@@ -156,6 +156,9 @@ function ownLimits({ limits, configured_limits }) {
   );
 }
 
+/** @param {number} days */
+const daysAgo = (days) => (days === 0 ? "today" : days === 1 ? "yesterday" : `${days} days ago`);
+
 /** @param {ApiKey} key */
 function uses({ uses: days }) {
   if (days === null) return or(null);
@@ -166,10 +169,12 @@ function uses({ uses: days }) {
   const words = `${count(sum("requests"), "request", "requests")}, ${tokens} tokens`;
   const failed = sum("failed");
   return [
-    withAxes(bars(requests, `Requests on each of the last ${days.length} days: ${requests.join(", ")}`), [
-      `${days.length - 1} days ago`,
-      "today",
-    ]),
+    withAxes(
+      bars(requests, `Requests on each of the last ${days.length} days: ${requests.join(", ")}`),
+      [`${days.length - 1} days ago`, "today"],
+      null,
+      requests.map((one, index) => `${daysAgo(days.length - 1 - index)}: ${whole(one)}`),
+    ),
     h(
       "div",
       { class: "small" },

@@ -3,7 +3,7 @@
 import { ApiError } from "../api.js";
 import { h, morph } from "../dom.js";
 import { Filters, remember, same } from "../filters.js";
-import { count, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
+import { count, minute, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
 import { cell, documented, mark, staleness, staleNotice, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
 import { answerTokens, errorWords, result, slowness, timeline, whyNowhere } from "../requests/timeline.js";
@@ -13,9 +13,9 @@ export const title = "Requests";
 
 const LOOKS = 6; // for what is recorded of a request that has just ended
 const BETWEEN_LOOKS_MS = 1000;
-const SHOWN = 50;
-const GROUPS = 8; // kinds of failures that are shown before all are
-const NARROW = 600; // pixels below which it is one, so that the list is on the first screen
+const NARROW = 600; // pixels below which a row takes most of a screen, and less is shown at once
+const SHOWN = innerWidth < NARROW ? 15 : 50;
+const GROUPS = innerWidth < NARROW ? 1 : 8; // kinds of failures that are shown before all are
 const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
 const NOWHERE = "-"; // in place of an endpoint: the requests that reached none
 /** @type {[string, string][]} */
@@ -84,7 +84,7 @@ function list(root, { api, poll, announce, parameters }) {
   let isLive = true;
   let turn = 0;
   let most = SHOWN;
-  let groupsShown = innerWidth < NARROW ? 1 : GROUPS;
+  let groupsShown = GROUPS;
   const shown = h("div", {});
   root.append(stale.element, shown);
 
@@ -226,6 +226,7 @@ function list(root, { api, poll, announce, parameters }) {
         bars(requests, `${title}, requests minute by minute: at most ${Math.max(...requests)}`),
         ticks([since, (since + until) / 2, until]),
         `${whole(Math.max(...requests))}/min`,
+        requests.map((one, index) => `${minute(since + step_s * index)}: ${whole(one)}`),
       ),
     );
   }

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { moment, number, seconds, ticks, whole } from "../format.js";
 import { swatch } from "../parts.js";
-import { bars, line, together, withAxes } from "../sparkline.js";
+import { bars, line, perBar, together, withAxes } from "../sparkline.js";
 
 /** @type {readonly (readonly [string, string])[]} */
 const RANGES = [
@@ -55,6 +55,7 @@ export function overTime(history, endpoint) {
   const failed = total((series) => series.errors);
   const refused = total((series) => series.refused);
   const left = total((series) => series.left);
+  const lost = total((series) => series.lost);
   const tokens = total((series) => series.output_tokens_per_s);
   /** @param {readonly number[]} values */
   const sum = (values) => values.reduce((a, b) => a + b, 0);
@@ -65,14 +66,35 @@ export function overTime(history, endpoint) {
    * @param {SVGElement} picture
    * @param {string} highest
    * @param {string | null} words
+   * @param {readonly string[]} readings
    */
-  const chart = (name, picture, highest, words) =>
+  const chart = (name, picture, highest, words, readings) =>
     h(
       "figure",
       {},
       h("figcaption", { class: "small" }, name),
-      withAxes(picture, times, highest),
+      withAxes(picture, times, highest, readings),
       words === null ? null : h("div", { class: "hint small" }, words),
+    );
+  /**
+   * @param {readonly (number | null)[]} values
+   * @param {(value: number) => string} words
+   */
+  const points = (values, words) =>
+    values.map((value, index) => (value === null ? "" : `${moment(at[index])}: ${words(value)}`));
+  /**
+   * @param {string} name
+   * @param {string} what
+   * @param {readonly number[]} values
+   * @param {string} [more]
+   */
+  const counted = (name, what, values, more = "") =>
+    chart(
+      name,
+      bars(values, `${what} since ${since}: ${whole(sum(values))}`),
+      highestBar(values),
+      `${whole(sum(values))} in all${more}`,
+      together(values).map((value, index) => `${moment(at[index * perBar(at.length)])}: ${whole(value)}`),
     );
   return h(
     "div",
@@ -82,26 +104,17 @@ export function overTime(history, endpoint) {
       line(rates, `Requests per second since ${since}, at most ${most(rates)}`),
       most(rates),
       `${whole(Math.round(sum(rates) * step_s))} in all`,
+      points(rates, (rate) => `${number(rate)}/s`),
     ),
-    chart(
-      "Failed",
-      bars(failed, `Failed requests since ${since}: ${whole(sum(failed))}`),
-      highestBar(failed),
-      `${whole(sum(failed))} in all${sum(refused) ? `, and ${whole(sum(refused))} refused` : ""}`,
-    ),
-    sum(left)
-      ? chart(
-          "Clients that left",
-          bars(left, `Requests that their clients left since ${since}: ${whole(sum(left))}`),
-          highestBar(left),
-          `${whole(sum(left))} in all`,
-        )
-      : null,
+    counted("Failed", "Failed requests", failed, sum(refused) ? `, and ${whole(sum(refused))} refused` : ""),
+    sum(left) ? counted("Clients that left", "Requests that their clients left", left) : null,
+    sum(lost) ? counted("Streams whose engine died", "Streams whose engine died", lost) : null,
     chart(
       "Tokens per second",
       line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`),
       most(tokens),
       `${whole(Math.round(sum(tokens) * step_s))} in all`,
+      points(tokens, (rate) => `${number(rate)} tokens/s`),
     ),
     arms.map(({ deployment, colour }) => {
       const series = own.find((one) => one.deployment === deployment);
@@ -114,6 +127,7 @@ export function overTime(history, endpoint) {
         line(values, `95th percentile of ${deployment}'s first token since ${since}, at most ${longest}`, colour ?? 1),
         longest,
         null,
+        points(values, (value) => seconds(value)),
       );
     }),
   );
