@@ -1,4 +1,5 @@
-"""An engine is killed twenty times under streams of every dialect. `make kills`; not part of `make test`.
+"""An engine is killed twenty times under streams of every dialect, and under one stream. `make kills`; not part of
+`make test`.
 
 It prints when the routers noticed and how long the streams paused, from their logs: both from a stream's last token.
 """
@@ -18,7 +19,7 @@ import pytest
 
 from deployments.local import processes as run_processes
 from tests.faults.conftest import ENGINE, Cluster
-from tests.faults.test_continuation import TOKENS, asked, differences, kinds, warm_up
+from tests.faults.test_continuation import TOKENS, asked, by_work, differences, kinds, warm_up
 from tests.support.processes.load import Lane, Outcome, unexplained
 from tests.support.processes.seen import Seen, seen
 
@@ -54,6 +55,10 @@ def told(moves: Sequence[Mapping[str, Any]]) -> str:
 def spread(values: Any) -> str:
     middle, p99, longest = values
     return f"{middle:.2f} s (p99 {p99:.2f}, at most {longest:.2f})"
+
+
+LATE_TOKENS = 1000
+"""Of the one stream, when its engine dies."""
 
 
 def streams(filling: str) -> list[Lane]:
@@ -109,3 +114,23 @@ def test_no_stream_is_lost(cluster: Cluster, filling: str, capsys: pytest.Captur
         sys.stdout.write(f"\n{len(outcomes)} streams, {told(moved)}\n")
     assert not unexplained(outcomes)
     assert not different
+
+
+def test_a_stream_alone_goes_on_after_a_thousand_tokens(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without other streams the pause is what the successor needs for the prompt and these tokens."""
+    lane, *_ = kinds(0, tokens=LATE_TOKENS + 900)
+    warm_up(cluster)
+    (undisturbed,) = asked(cluster.url, [lane], 1, lambda: None)
+    pauses = []
+    for number in range(KILLS):
+        began = time.time()
+        (outcome,) = asked(cluster.url, [lane], LATE_TOKENS, lambda: by_work(cluster.processes(ENGINE))[0].kill())
+        assert not unexplained([outcome])
+        assert not list(differences(seen(outcome.body), seen(undisturbed.body)))
+        (move,) = moves(cluster, began)
+        pauses.append((move["pause_ms"] - move["noticed_ms"]) / 1000)
+        with capsys.disabled():
+            sys.stdout.write(f"\n{number + 1}: {told([move])}; load {os.getloadavg()[0]:.1f}")
+        cluster.whole_again()
+    with capsys.disabled():
+        sys.stdout.write(f"\nThen it went on after {spread(np.percentile(pauses, [50, 99, 100]))}\n")
