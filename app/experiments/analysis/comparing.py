@@ -183,6 +183,19 @@ CHANGED = 0.2
 """The part of alpha, beside it, with which a primary effect is said to have changed when it has not: 1 % of 5 %."""
 
 
+class FewEvents(NamedTuple):
+    """What the exact test knows of requests, of control and of the treatment."""
+
+    requests: tuple[float, float] = (1.0, 1.0)
+    """Of a unit, in the mean."""
+    unknown: tuple[int, int] = (0, 0)
+    """Those without an end."""
+    running: tuple[int, int] = (0, 0)
+
+
+ALL_ENDED = FewEvents()
+
+
 @dataclass(frozen=True)
 class LatestLook:
     """The result of the latest look."""
@@ -207,6 +220,10 @@ class LatestLook:
     """What all requests that ended without a value allow for; of feedback, the scores that one arm gets in excess."""
     complete: bool = True
     """Whether they cannot change the verdict."""
+    stays_non_inferior: bool = True
+    """Whether they cannot take away from a verdict that the treatment is not inferior, too."""
+    few: FewEvents = ALL_ENDED
+    """Of the exact test."""
 
     @property
     def explicable(self) -> float:
@@ -306,8 +323,7 @@ class MetricComparison:
             return
         self.level, known = level, self.known
         if known.event_test is not None and self.rare is not None and self.rare.applies:
-            effect, _ = self.rare.effect(sets, level)
-            self.known = replace(known, event_test=effect, measured=verdict_of(effect, self.measure))
+            self.known = self._tested(known, self.rare, sets)
         elif known.look is not None and known.measured != "too_early":
             self.known = self._judged(known, known.look)
 
@@ -366,12 +382,24 @@ class MetricComparison:
     def _exact(self, reason: str, collected: SufficientStatistics, sets: Ints, units: tuple[int, int]) -> LatestLook:
         if self.rare is None or not self.rare.applies:
             return LatestLook(reason=reason, units=units)
-        if missing := int(collected.unknown[[0, self.treatment]].sum()):
-            return LatestLook(reason=f"{reason}, and {missing} requests have no end", units=units)
-        effect, ln_e = self.rare.effect(sets, self.level)
-        return LatestLook(
-            ln_e=ln_e, measured=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units
+        if self.rare.is_repeated:
+            reason += ", and several of one unit"
+        arms = (0, self.treatment)
+        control, treated = (
+            collected.requests_with_value(self.column, arm) / own for arm, own in zip(arms, units, strict=True)
         )
+        unknown, running = ((int(of[0]), int(of[self.treatment])) for of in (collected.unknown, collected.running))
+        few = FewEvents((control, treated), unknown, running)
+        ln_e = self.rare.ln_e(sets, few.requests)
+        return self._tested(LatestLook(ln_e=ln_e, reason=reason, units=units, few=few), self.rare, sets)
+
+    def _tested(self, known: LatestLook, rare: RareEvents, sets: Ints) -> LatestLook:
+        """The look with the exact test and what follows from it."""
+        few = known.few
+        effect, after_all = (rare.effect(sets, self.level, few.requests, ends) for ends in (few.unknown, few.running))
+        allowed = _allows(effect, self.measure)
+        settled = _allows(after_all, self.measure) == allowed
+        return replace(known, event_test=effect, measured=allowed[0], settled=settled)
 
     def _interval(self, look: AnyEstimate, collected: SufficientStatistics, units: tuple[int, int]) -> LatestLook:
         slack = collected.slack(self.column, self.treatment, collected.unknown)
@@ -402,11 +430,20 @@ class MetricComparison:
 
     def _judged(self, known: LatestLook, look: AnyEstimate) -> LatestLook:
         """The look with its interval and what follows from it."""
-        effect, after_all = self._effect(look, known.slack), self._effect(look, known.slack_of_running)
-        with_missing = self._effect(look, known.slack.plus(known.slack_of_missing))
-        allowed = _allows(effect, self.measure)
-        settled, complete = (_allows(compared, self.measure) == allowed for compared in (after_all, with_missing))
-        return replace(known, effect=effect, measured=allowed[0], settled=settled, complete=complete)
+        effect = self._effect(look, known.slack)
+        word, non_inferior = allowed = _allows(effect, self.measure)
+        after_all, with_missing = (
+            _allows(self._effect(look, slack.plus(known.slack_of_missing)), self.measure)
+            for slack in (known.slack_of_running, known.slack)
+        )
+        return replace(
+            known,
+            effect=effect,
+            measured=word,
+            settled=after_all == allowed,
+            complete=with_missing[0] == word if word in WORDS else with_missing == allowed,
+            stays_non_inferior=not non_inferior or with_missing[1] or word not in WORDS,
+        )
 
     def _effect(self, look: AnyEstimate, slack: Slack) -> Effect:
         bounds = look.interval(effect=self.delta, alpha=self.alpha, level=self.level, slack=slack)
@@ -479,7 +516,7 @@ class MetricComparison:
             withheld=known.measured if not invalid and known.measured != verdict else None,
             doubt="" if doubt is None else doubt.text,
             measured_on="" if doubt is None else doubt.measured_on,
-            non_inferior=not invalid and is_non_inferior(known.shown, measure),
+            non_inferior=not invalid and is_non_inferior(known.shown, measure) and known.stays_non_inferior,
             since=self.since,
             no_longer=self.told.word if self.told is not None and verdict not in WORDS else None,
             looked_at=self.looked_at,

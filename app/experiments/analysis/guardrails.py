@@ -80,28 +80,49 @@ class UnitEvents:
         w_c, w_t, control, treated = self._counts(weights, table)
         return _evidence(treated, control, chance(w_t if busier is None else w_t * busier[: len(w_t)], w_c, r0))
 
-    def less(self, weights: Ints, r0: float) -> EventEvidence:
+    def less(self, weights: Ints, r0: float, table: Ints | None = None) -> EventEvidence:
         """The evidence that the treatment's rate is less than `r0` times control's."""
-        w_c, w_t, control, treated = self._counts(weights)
+        w_c, w_t, control, treated = self._counts(weights, table)
         return _evidence(control, treated, chance(w_c, w_t, 1 / r0))
 
     def difference(self, weights: Ints) -> float:
         """ln of the e-value against "the same rate"."""
-        return two_sided(self.more(weights, 1.0), self.less(weights, 1.0))
+        return two_sided(self.more(weights, 1.0).ln_e, self.less(weights, 1.0).ln_e)
 
-    def lift(self, weights: Ints, alpha: float) -> Effect:
-        """The treatment's rate over control's, less 1, with its confidence sequence.
+    def lift(self, weights: Ints, alpha: float, unknown: tuple[int, int] = (0, 0)) -> Effect:
+        """The treatment's rate over control's, less 1, with its confidence sequence. `unknown`: further units of
+        control and of the treatment that may have the event.
 
         It is exact at every look. The upper bound is None where every larger ratio is possible.
         """
         target = math.log(2 / alpha)
-        lower = _crossing(lambda ratio: self.more(weights, ratio).ln_e >= target)
-        upper = _crossing(lambda ratio: self.less(weights, 1 / ratio).ln_e >= target)
+
+        def proven(ratio: float, arm: int) -> bool:
+            """Whether the other arm's rate is more than `ratio` times that of `arm`, also with its unknown units."""
+            tables = self._with(unknown[arm], arm, weights)
+            if arm == 0:
+                return all(self.more(weights, ratio, table=table).ln_e >= target for table in tables)
+            return all(self.less(weights, 1 / ratio, table).ln_e >= target for table in tables)
+
+        lower, upper = _crossing(lambda ratio: proven(ratio, 0)), _crossing(lambda ratio: proven(ratio, 1))
         return Effect(
             estimate=self._estimate(weights),
             lower=-1.0 if lower is None else lower - 1,
             upper=None if upper is None else 1 / upper - 1,
         )
+
+    def _with(self, unknown: int, arm: int, weights: Ints) -> Iterator[Ints]:
+        """Units by set of weights and arm, with so many more of an arm: one table for each set that they may be of."""
+        known = self.table.sum(axis=1)
+        if not unknown:
+            yield known
+            return
+        table = np.zeros((len(weights), 2), np.int64)
+        table[: len(known)] = known
+        for place in np.flatnonzero((weights[:, 0] > 0) & (weights[:, self._treatment] > 0)):
+            more = table.copy()
+            more[place, arm] += unknown
+            yield more
 
     def _estimate(self, weights: Ints) -> float | None:
         """The ratio of the largest likelihood, less 1."""

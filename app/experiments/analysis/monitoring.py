@@ -227,7 +227,7 @@ class Monitoring:
         if self.damaged:
             return "a part of the ledger cannot be read"
         if self.alarms.raised_at(self._completeness_key(column, treatment)) is not None:
-            return "values are missing more often on one arm"
+            return "more units lack values on one arm"
         return ""
 
     @property

@@ -1,4 +1,12 @@
-"""Proportions with so few known events that only the exact test is informative."""
+"""Proportions with so few known events that only the exact test is informative.
+
+The test is of units: of their first event. A metric is of requests, and a user whose every request fails is one unit.
+So each bound of the ratio allows for the most events that a unit of an arm may have: the upper one of the treatment,
+the lower one of control. That is one where each unit with the event has had it once; any number where one has had it
+more often; and where none has had it, as many as a unit has requests.
+"""
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,10 +15,17 @@ from app.experiments.analysis.arrays import Hashes, Ints
 from app.experiments.analysis.guardrails import UnitEvents
 from app.experiments.analysis.metrics import Values
 from app.experiments.contract.report import Effect
+from app.experiments.statistics.events import two_sided
 from app.experiments.storage.columns import F64, I32
 
 FEW = 10
 """The fewest events per arm for an interval from the look: with fewer it would be too narrow."""
+
+_NOTHING = -50.0
+"""ln of an e-value that is no evidence, in place of one that is none at all."""
+
+Pair = tuple[float, float]
+"""Of control and of the treatment."""
 
 _MAX_UNITS = 1_000_000
 """Units of an arm that has many events while the other one stays below `FEW`; later ones are not counted."""
@@ -44,8 +59,45 @@ class RareEvents:
         """Requests with the event: control's and the treatment's."""
         return self._requests[0], self._requests[1]
 
-    def effect(self, sets: Ints, alpha: float) -> tuple[Effect, float]:
-        """The lift of the rate with its confidence sequence, and ln of the e-value. `sets` as in `Arms.weights`."""
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a unit of an arm has had the event more than once."""
+        return max(self._of_each_unit()) > 1
+
+    def effect(self, sets: Ints, alpha: float, requests: Pair, unknown: tuple[int, int] = (0, 0)) -> Effect:
+        """The lift of the rate with its confidence sequence. `sets` as in `Arms.weights`; of control and of the
+        treatment: `requests` of a unit, and how many are `unknown`, which may have the event."""
+        lift, (control, treated) = self._known().lift(sets, alpha, unknown), self._of_each_unit()
+        estimate = None if lift.estimate is None else (1 + lift.estimate) * treated / control - 1
+        of_control, of_treated = self._most(requests)
+        lower = (1 + (lift.lower or 0.0)) / of_control - 1
+        upper = None if lift.upper is None or of_treated == math.inf else (1 + lift.upper) * of_treated - 1
+        return Effect(estimate=estimate, lower=lower, upper=upper)
+
+    def ln_e(self, sets: Ints, requests: Pair) -> float:
+        """ln of the e-value against "the same rate"."""
+        events, (of_control, of_treated) = self._known(), self._most(requests)
+        more = events.more(sets, of_control).ln_e if of_control < math.inf else -math.inf
+        less = events.less(sets, 1 / of_treated).ln_e if of_treated < math.inf else -math.inf
+        return max(two_sided(more, less), _NOTHING)
+
+    def _most(self, requests: Pair) -> Pair:
+        """The most events of a unit of control, and of one of the treatment."""
+        control, treated = (
+            math.inf if each > 1 else 1.0 if events else max(of_unit, 1.0)
+            for each, events, of_unit in zip(self._of_each_unit(), self._requests, requests, strict=True)
+        )
+        return control, treated
+
+    def _of_each_unit(self) -> Pair:
+        """Events by units that have had one, of control and of the treatment; 1 without any."""
+        control, treated = (
+            max(events / units, 1.0) if units else 1.0
+            for events, units in zip(self._requests, self._known().units, strict=True)
+        )
+        return control, treated
+
+    def _known(self) -> UnitEvents:
         if self._events is None:
             raise ValueError("there are enough events for a look")
-        return self._events.lift(sets, alpha), self._events.difference(sets)
+        return self._events

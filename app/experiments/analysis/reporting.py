@@ -60,10 +60,13 @@ def effect_sentence(comparison: Comparison) -> str:
     if "." in comparison.metric and comparison.metric.partition(".")[0] in _SUBJECTS:
         subject += f" ({comparison.statistic})"
     effect = comparison.event_test or comparison.effect
-    if effect.estimate is None or comparison.verdict in _UNKNOWN:
+    if comparison.verdict in _UNKNOWN or (effect.estimate is None and not effect.lower):
         return f"{subject}: {comparison.reason or 'no estimate yet'}."
-    estimate = _directed(comparison, effect.estimate, more, less)
-    changed = f"{subject} {estimate} ({_range(comparison, effect, more, less)})"
+    bounds = _range(comparison, effect, more, less)
+    if effect.estimate is None:  # control has no event yet
+        changed = f"{subject} {bounds}"
+    else:
+        changed = f"{subject} {_directed(comparison, effect.estimate, more, less)} ({bounds})"
     if not comparison.doubt:
         return f"{changed}."
     return f"Of {comparison.measured_on}, {_lowered(changed)}; {_lowered(comparison.doubt)}"
@@ -118,7 +121,7 @@ def _why_invalid(report: Report) -> str:
         "sample_ratio": "the split is not as configured",
         "rows_lost": "too many rows were lost",
         "incomplete": "the ledger is incomplete",
-        "completeness": "values are missing more often on one arm",
+        "completeness": "more units lack values on one arm",
         "aa": "a difference was found where there is none",
     }
     return next((reasons[alarm.kind] for alarm in report.alarms if alarm.kind in reasons), "see the alarms")

@@ -318,9 +318,9 @@ class Detector:
         return self._largest
 
 
-def two_sided(more: EventEvidence, less: EventEvidence) -> float:
-    """ln of the average of two e-values: evidence for a difference in either direction."""
-    return float(np.logaddexp(more.ln_e, less.ln_e)) - math.log(2)
+def two_sided(more: float, less: float) -> float:
+    """ln of the average of two e-values, of which it has ln: evidence for a difference in either direction."""
+    return float(np.logaddexp(more, less)) - math.log(2)
 
 
 # The e-value is the Dirichlet-multinomial against the multinomial with the plan's own probabilities: Lindon and Malek

@@ -202,3 +202,87 @@ def test_no_verdict_is_due_that_requests_without_an_end_forbid(statistic: str, h
     assert (report.primary[0].units_needed is not None) == helps
     assert report.next.startswith("Next: about") == helps
     assert report.next.startswith("Next: find out why requests have no value or no end") != helps
+
+
+def of_few_events(errors: Mask, user: Any, green: Mask, minutes: int = 60, ended: Mask | None = None) -> Report:
+    """Requests of which some fail, the last tenth of them in the last minute; the metric is their error rate."""
+    world, count = World(), len(errors)
+    metric = {"metric": "error", "minimal_effect": 0.1}
+    analysis = analysis_of(world, config(primary=[metric], guardrails=[], strata=[], covariates=[]))
+    columns = {
+        "served": np.where(errors, -1, np.where(green, world.codes[GREEN], world.codes[BLUE])),
+        "status": np.where(errors, 502, 200),
+        "error": np.where(errors, Failure.UNREACHABLE, Failure.NONE),
+    }
+    at = START + minutes * 60.0 * np.interp(np.arange(count) / count, [0, 0.9, 1], [0, 1 - 1 / minutes, 1])
+    recorded = world.answered(at, user, green, **columns)
+    analysis.add_starts(recorded.starts)
+    analysis.add_rows(recorded.rows if ended is None else recorded.rows.take(np.flatnonzero(ended)))
+    return analysis.report(START + minutes * 60.0 + 5)
+
+
+@pytest.mark.parametrize("failing", [BLUE, GREEN])
+def test_users_whose_every_request_fails_do_not_make_an_arms_error_rate_lower(failing: str) -> None:
+    """Each arm fails 0.5 % of its requests: one arm those of whole users, the other one any."""
+    said = set()
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        green, whole = rng.random(900) < 0.5, rng.random(900) < 0.005
+        user = np.repeat(np.arange(900), 10)
+        in_whole = (green == (failing == GREEN))[user]
+        errors = np.where(in_whole, whole[user], rng.random(9000) < 0.005)
+        for until in (900, 1800, 3600, 9000):
+            (error,) = of_few_events(errors[:until], user[:until], green[user][:until]).primary
+            said.add(error.verdict)
+    assert said <= {"undecided", "too_early"}
+
+
+def test_one_request_without_an_end_does_not_hide_an_error_rate_that_many_show() -> None:
+    green = np.arange(4000) % 2 == 1
+    errors = green & (np.arange(4000) % 16 == 1)
+    ended = np.arange(4000) != 10
+    report = of_few_events(errors, np.arange(4000), green, minutes=120, ended=ended)
+    assert report.primary[0].verdict == "worse"
+    assert "Error rate at least" in text(document(report))
+
+
+def test_requests_that_run_may_fail_before_anything_ships() -> None:
+    count = 8000
+    green, place = np.arange(count) % 2 == 1, np.arange(count)
+    errors = np.where(green, place % 1600 == 1, place % 40 == 0)
+    running = green & (place > count - 600)
+    report = of_few_events(errors, place, green, minutes=1500, ended=~running)
+    assert (report.primary[0].verdict, report.decision) == ("better", "keep_going")
+
+
+def of_missing(share: float, factor: float, running: float = 0.0, seed: int = 3) -> Report:
+    """First tokens of green later by `factor`; in both arms a `share` of the requests has none, and of the 2,500 of the
+    last half minute a share is still `running`."""
+    rng, world, count = np.random.default_rng(seed), World(), 60_000
+    green, lost = rng.random(count) < 0.5, rng.random(count) < share
+    ttft = np.exp(rng.normal(-1, 0.25, count)) * np.where(green, factor, 1.0)
+    columns = {
+        "ttft_s": np.where(lost, np.nan, ttft),
+        "served": np.where(lost, -1, np.where(green, world.codes[GREEN], world.codes[BLUE])),
+        "status": np.where(lost, 502, 200),
+        "error": np.where(lost, Failure.UNREACHABLE, Failure.NONE),
+    }
+    end, latest = 1.2 * DAY_S, np.arange(count) >= count - 2500
+    at = START + np.interp(np.arange(count), [0, count - 2500, count], [0, end - 30, end])
+    analysis = analysis_of(world, config(sticky=None, guardrails=[], strata=[], covariates=[]))
+    recorded = world.answered(at, np.arange(count), green, **columns)
+    analysis.add_starts(recorded.starts)
+    analysis.add_rows(recorded.rows.take(np.flatnonzero(~latest | (rng.random(count) >= running))))
+    return analysis.report(START + end + 5)
+
+
+def test_missing_values_that_could_take_non_inferiority_do_not_take_the_word() -> None:
+    (ttft,) = of_missing(0.0065, 1.04).primary
+    assert (ttft.verdict, ttft.withheld, ttft.non_inferior) == ("worse", None, False)
+
+
+def test_what_requests_that_run_and_those_without_a_value_could_explain_together_does_not_ship() -> None:
+    missing, running = of_missing(0.004, 0.955), of_missing(0.0, 0.955, running=0.09)
+    both = of_missing(0.004, 0.955, running=0.09)
+    assert (missing.decision, running.decision) == ("ship", "ship"), "neither alone could"
+    assert (both.primary[0].verdict, both.decision) == ("better", "keep_going")

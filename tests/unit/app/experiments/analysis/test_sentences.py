@@ -100,7 +100,7 @@ THREE: dict[str, Decision] = {"t1": "keep_going", "t2": "invalid", "t3": "do_not
 
 def three(decisions: dict[str, Decision], **fields: Any) -> Report:
     """A report on three treatments: the first is better, the second's values are missing, the third is worse."""
-    missing = "values are missing more often on one arm"
+    missing = "more units lack values on one arm"
     primary = [
         compared(treatment="t1", verdict="better"),
         compared(treatment="t2", verdict="invalid", reason=missing),
@@ -117,7 +117,7 @@ def test_one_arms_invalid_evidence_takes_nothing_from_the_others() -> None:
     assert report.decision == "keep_going"
     assert reporting.headline(report) == (
         "green-float32 on chat: t1 is better than smollm2-blue; "
-        "no verdict on t2 can be trusted, values are missing more often on one arm; t3 is worse than smollm2-blue."
+        "no verdict on t2 can be trusted, more units lack values on one arm; t3 is worse than smollm2-blue."
     )
     find = " For t2, find what differs by arm (see the alarms), then start a new run."
     assert (

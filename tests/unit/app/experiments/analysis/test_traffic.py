@@ -1,11 +1,13 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from app.experiments.analysis.arms import Arms
 from app.experiments.analysis.metrics import Values
 from app.experiments.analysis.rare_events import FEW, RareEvents
 from app.experiments.analysis.sample_ratio import ArmLoad, Completeness, Traffic
+from app.experiments.contract.report import Effect
 from app.exposures.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
@@ -123,12 +125,33 @@ def test_the_exact_test_ends_where_both_arms_have_enough_events() -> None:
     add_rows(0, range(40))
     add_rows(1, range(40, 40 + FEW - 1))
     assert rare.applies
-    effect, ln_e = rare.effect(HALF, 0.05)
+    effect = rare.effect(HALF, 0.05, (1, 1))
     assert effect.upper is not None
     assert effect.upper < 0
-    assert ln_e > 3
+    assert rare.ln_e(HALF, (1, 1)) > 3
     add_rows(1, range(100, 101))
     assert not rare.applies
+
+
+def test_the_exact_test_allows_for_the_events_that_a_unit_may_have() -> None:
+    def of(treated: list[int], requests: float) -> tuple[Effect, float]:
+        """Control has nine units with an event; `treated` are those of the treatment's."""
+        rare = RareEvents(1)
+        for arm, units in ((0, list(range(9))), (1, treated)):
+            size, ones = len(units), np.ones(len(units))
+            values = Values(ones, ones, ones > 0, ones < 0, ones < 0)
+            rare.add(values, np.array(units, np.uint64), ones, np.zeros(size, np.int32), np.full(size, arm, np.int8))
+        return rare.effect(HALF, 0.05, (requests, requests)), rare.ln_e(HALF, (requests, requests))
+
+    (once, evidence), (none, _), (maybe, less) = of([20], 10), of([], 1), of([], 10)
+    assert once.upper is not None
+    assert once.estimate == pytest.approx(1 / 9 - 1)
+    assert evidence > 0
+    assert none.upper is not None
+    assert maybe.upper == pytest.approx(10 * (1 + none.upper) - 1), "each unit may be about to fail with ten requests"
+    assert less < 0.5
+    several, _ = of([20, 20, 20], 10)
+    assert (several.estimate, several.upper) == (pytest.approx(3 / 9 - 1), None)
 
 
 BLUE, GREEN = 0, 1
