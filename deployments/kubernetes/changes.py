@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import yaml
+
 from deployments.kubernetes.demands import quantity
 from deployments.kubernetes.manifests import Manifest, ray_service
 
@@ -65,9 +67,36 @@ def _of_service(old: Manifest, new: Manifest) -> Iterator[Change]:
         if field == SERVED and waits:
             only = "in the second cluster alone: what runs keeps its models and shares until clients move"
             yield Change(ChangeEffect.NEW_CLUSTER, f"RayService: {field}, {only}")
+        elif field == SERVED:
+            yield Change(ChangeEffect.IN_PLACE, f"RayService: {field}: {_served(before[field], after[field])}")
         else:
             yield Change(ChangeEffect.IN_PLACE, f"RayService: {field}")
     yield from of_cluster
+
+
+def _served(before: str, after: str) -> str:
+    """What a changed Serve configuration does to its applications."""
+    old, new = (
+        {str(one.get("name")): one for one in (yaml.safe_load(text) or {}).get("applications") or ()}
+        for text in (before, after)
+    )
+    effects = {
+        "stops": sorted(old.keys() - new.keys()),
+        "starts": sorted(new.keys() - old.keys()),
+        "replaces the replicas, one by one, of": [
+            name for name in sorted(old.keys() & new.keys()) if _of_replicas(old[name]) != _of_replicas(new[name])
+        ],
+    }
+    said = [f"{verb} {', '.join(names)}" for verb, names in effects.items() if names]
+    return "; ".join(said) or "no replica is replaced"
+
+
+def _of_replicas(application: Mapping[str, Any]) -> Any:
+    """The part of an application without what Serve changes in running replicas: their number, and `user_config`."""
+    part: Any = copy.deepcopy({name: value for name, value in application.items() if name != "deployments"})
+    llm_config = (part.get("args") or {}).get("llm_config") or {}
+    llm_config.pop("deployment_config", None)
+    return part
 
 
 def _of_cluster(service: Manifest, running: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Change]:
@@ -176,9 +205,22 @@ def _of_others(before: Mapping[_Name, Manifest], after: Mapping[_Name, Manifest]
                 yield _refused(before[key], after[key], fields)
             elif kind == "ConfigMap" and name.endswith(SIZE):
                 yield Change(ChangeEffect.IN_PLACE, f"{where}, for pods that start from now on")
+            elif kind == "StatefulSet" and _pod(before[key]) != _pod(after[key]):
+                yield Change(ChangeEffect.IN_PLACE, f"{where}: {_RESTARTS}")
             else:
                 grows = ", if its class lets it grow" if kind == CLAIM else ""
                 yield Change(ChangeEffect.IN_PLACE, f"{where}{grows}")
+
+
+_RESTARTS = (
+    "its pod is replaced at once, and the head restarts when Redis is away; another Secret must have the same "
+    "redis-password, or the running head stays away"
+)
+"""Of the chart's only StatefulSet."""
+
+
+def _pod(manifest: Manifest) -> Any:
+    return manifest["spec"]["template"]
 
 
 def _left_out(manifest: Manifest, *, by_helm: bool) -> Change:

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import yaml
 
 from app.config.base import ConfigError
 from app.config.file_check import located, schema_problems
-from app.config.loading import read_yaml
+from app.config.loading import parse_yaml, read_text, read_yaml
 from app.config.schema import Config
 from deployments.kubernetes import capacity, templates
 from deployments.kubernetes.manifests import KUSTOMIZATION, Manifest, ray_service
@@ -102,9 +102,41 @@ def is_values(path: Path) -> bool:
     return isinstance(document, dict) and "applications" not in document and bool(own & document.keys())
 
 
+_BOOLEANS = frozenset({"y", "yes", "n", "no", "on", "off", "true", "false"})
+"""What a key without quotes may be for Helm, in any case: YAML 1.1 has no text there."""
+
+_TEXT = "tag:yaml.org,2002:str"
+
+
+def _read(path: Path) -> Any:
+    """The content of a file of values. Raises ConfigError, also for keys that Helm does not read as texts."""
+    text = read_text(path)
+    document = parse_yaml(text, where=f"{path}: ")
+    problems = [
+        f"{path}:{key.start_mark.line + 1}: {key.value}: put the key in quotes: YAML reads it as no text"
+        for key in _keys(yaml.compose(text, Loader=yaml.CSafeLoader))
+        if key.value != "<<" and (key.tag != _TEXT or (not key.style and key.value.lower() in _BOOLEANS))
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return document
+
+
+def _keys(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
+    """All keys below a node that are scalars."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                yield key
+            yield from _keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _keys(item)
+
+
 def of_values(path: Path, *, name: str, namespace: str) -> list[Manifest]:
     """The objects for a file of values. Raises ConfigError."""
-    values: Any = read_yaml(path)
+    values = _read(path)
     try:
         return objects(render(values, name=name, namespace=namespace))
     except ConfigError as error:
@@ -119,7 +151,7 @@ _HEADER = f"# Written from {VALUES} by `k8s render`: change that file, or patch 
 
 def read(directory: Path) -> dict[str, Any]:
     """The values in a cluster's directory, with its Serve configuration if it has one. Raises ConfigError."""
-    values: Any = read_yaml(directory / VALUES) or {}
+    values = _read(directory / VALUES) or {}
     if not isinstance(values, dict):
         raise ConfigError([f"{directory / VALUES}: expected keys and values"])
     config = directory / SERVED

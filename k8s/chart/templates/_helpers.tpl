@@ -15,10 +15,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "switchyard.secret" -}}{{ .Values.secrets.cluster | default .Release.Name | quote }}{{- end }}
 
 {{- /* (list IMAGE REPOSITORY): its own repository or that one. */}}
-{{/* (list $ REPOSITORY TAG TARGET): without a tag, the chart's own version of that image. */}}
+{{/* (list $ REPOSITORY TAG TARGET): without a tag, the chart's own version of that image; a tag has no `+`. */}}
 {{- define "switchyard.image" -}}
-{{- $root := index . 0 }}{{ $tag := default (printf "%s-%s" $root.Chart.AppVersion (index . 3)) (index . 2) -}}
+{{- $root := index . 0 }}{{ $tag := default (printf "%s-%s" (replace "+" "_" $root.Chart.AppVersion) (index . 3)) (index . 2) -}}
 {{ quote (printf "%s:%s" (default $root.Values.image.repository (index . 1)) $tag) }}
+{{- end }}
+
+{{/* Of the Job: the routers' image fetches from a hub, and that of models in packages has them. */}}
+{{- define "switchyard.weightsTag" -}}
+{{ default (ternary "" .Values.image.tag (contains "package:" (include "switchyard.fetched" .))) .Values.weights.image.tag }}
 {{- end }}
 
 {{- define "switchyard.restricted" -}}

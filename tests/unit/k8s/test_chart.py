@@ -316,6 +316,32 @@ def test_routers_and_engines_of_different_versions_are_a_warning(values: dict[st
     assert [line.partition(":")[0] for line in said if "versions" in line] == ["images of several versions"] * mixed
 
 
+def test_a_new_chart_brings_its_images(tmp_path: Path) -> None:
+    """Its version may have what a tag may not. Only what the values name is another one."""
+    copied = tmp_path / "chart"
+    shutil.copytree(chart.CHART, copied)
+    facts = copied / "Chart.yaml"
+    facts.write_text(re.sub(r"(?m)^(version|appVersion): .*", r"\1: 2.0.0+build.7", facts.read_text()))
+    demo = yaml.safe_load((copied / "ci/cpu-demo-values.yaml").read_text())
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({"models": [MODEL]}, {"router", "gpu"}),
+        (demo, {"router", "cpu", "weights"}),
+    ]
+    for values, targets in cases:
+        rendered = "".join(chart.render(values, name="sy", namespace="models", chart=copied).values())
+        assert set(re.findall(r"switchyard:([^\s\"]+)", rendered)) == {f"2.0.0_build.7-{target}" for target in targets}
+    rendered = "".join(render({"models": [MODEL], "image": {"tag": "mine@sha256:" + 64 * "a"}}).values())
+    assert "0.1.0-router" not in rendered, "the Job has the routers' image"
+
+
+@pytest.mark.parametrize("key", ["on", "y", "N", "Off", "1", "null"])
+def test_a_key_that_helm_does_not_read_as_a_text_is_refused(tmp_path: Path, key: str) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(f"models: []\nnodes:\n  L4: {{nodeSelector: {{{key}: 'true'}}}}\n")
+    with pytest.raises(ConfigError, match=rf"values.yaml:3: {key}: put the key in quotes"):
+        chart.of_values(values, name="sy", namespace="models")
+
+
 def test_a_model_is_five_values() -> None:
     model = {"name": "qwen3-8b", "source": "hf:Qwen/Qwen3-8B", "gpu": "L4", "replicas": "1-8", "share": 100}
     objects = chart.objects(render({"models": [model]}))

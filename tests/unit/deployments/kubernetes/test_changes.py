@@ -36,7 +36,18 @@ def first(**changed: Any) -> dict[str, Any]:
 
 
 DOCUMENTED: list[tuple[dict[str, Any], set[ChangeEffect], str]] = [
-    ({"models": [LLAMA | {"share": 50}, QWEN | {"share": 50}]}, {ChangeEffect.IN_PLACE}, "serveConfigV2"),
+    (
+        {"models": [LLAMA | {"share": 50}, QWEN | {"share": 50}]},
+        {ChangeEffect.IN_PLACE},
+        "serveConfigV2: no replica is replaced",
+    ),
+    (
+        first(engine={"max_model_len": 4096}),
+        {ChangeEffect.IN_PLACE},
+        "serveConfigV2: replaces the replicas, one by one, of llama",
+    ),
+    (first(name="llama-2"), {ChangeEffect.IN_PLACE}, "serveConfigV2: stops llama; starts llama-2"),
+    ({"redis": {"image": "redis:8"}}, {ChangeEffect.IN_PLACE}, "StatefulSet sy-redis: its pod is replaced at once"),
     (first(source="hf:acme/llama@v2"), {ChangeEffect.IN_PLACE}, "Job sy-weights-"),
     (
         {"models": [LLAMA, QWEN, QWEN | {"name": "more", "share": 0, "replicas": "0-1"}]},
@@ -56,7 +67,7 @@ DOCUMENTED: list[tuple[dict[str, Any], set[ChangeEffect], str]] = [
     (first(replicas="1-5"), {ChangeEffect.PATCH, ChangeEffect.IN_PLACE}, "group gpu-l4: maxReplicas, from"),
     (first(replicas="1-400"), {ChangeEffect.PATCH, ChangeEffect.IN_PLACE}, "ConfigMap sy-size, for pods that start"),
     ({"nodes": {"L4": {"tolerations": [{"key": "gpus", "operator": "Exists"}]}}}, {ChangeEffect.PATCH}, "tolerations"),
-    ({"image": {"tag": "0.1.1"}}, {ChangeEffect.NEW_CLUSTER}, ".image"),
+    ({"image": {"tag": "0.1.1"}}, {ChangeEffect.NEW_CLUSTER, ChangeEffect.IN_PLACE}, ".image"),  # and a new Job
     (
         {"engineImage": {"gpuTag": "0.1.1"}},
         {ChangeEffect.NEW_CLUSTER},
@@ -160,7 +171,8 @@ def test_a_larger_claim_of_redis_is_patched_first() -> None:
 def test_without_a_second_cluster_what_is_served_changes_in_place() -> None:
     after = VALUES | {"upgrade": "None", "models": [LLAMA | {"gpus": 2}, QWEN | {"gpus": 2}]}
     listed = changes(rendered(VALUES | {"upgrade": "None"}), rendered(after))
-    assert "in place: RayService: serveConfigV2" in map(str, listed)
+    served = "in place: RayService: serveConfigV2: replaces the replicas, one by one, of llama, qwen"
+    assert served in map(str, listed)
 
 
 def changed(change: Callable[[Any], object]) -> list[Change]:
@@ -197,7 +209,7 @@ def test_the_order_of_groups_counts() -> None:
 
 
 def test_without_a_second_cluster_the_change_waits() -> None:
-    strategy, image = changes(BEFORE, rendered(VALUES | {"upgrade": "None", "image": {"tag": "2"}}))
+    strategy, image, _ = changes(BEFORE, rendered(VALUES | {"upgrade": "None", "image": {"tag": "2"}}))
     assert (strategy.effect, image.effect) == (ChangeEffect.IN_PLACE, ChangeEffect.LEFT)
     assert "until you delete the RayCluster" in image.what
 
