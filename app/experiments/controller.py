@@ -9,11 +9,12 @@ journal and the saved states only what cannot be counted: when runs began, verdi
 The conversations that routers have pinned, passed on from one router to the others.
 """
 
+import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -58,6 +59,9 @@ from app.exposures.audit import AuditRecord
 from app.exposures.controller_client import Export
 from app.exposures.plans import plan_of
 from app.exposures.wire import READABLE, Pins, Replaced, decode_batch, encode_acknowledgement
+from app.telemetry.logs import event, where
+
+_log = logging.getLogger("switchyard")
 
 # In memory only: a controller that restarts has another `id`, and routers then send theirs again. Every pin has a
 # position; a router reads on from the position that it has reached.
@@ -199,6 +203,8 @@ class Controller:
         """What the journal has of each run's `LOOKS`."""
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
+        self._failing: dict[tuple[str, str], str] = {}
+        """Experiments that a bug keeps from being judged or acted on, each with what cannot be done, and the error."""
         self._unaudited: list[AuditRecord] = []
         """Changes that no call has made, which the audit log has not taken yet."""
         self.storage.journal([JournalEntry(clock(), STARTED)])
@@ -411,6 +417,9 @@ class Controller:
             )
         if self._config is not None and not self._judges.has_counted_all:
             warnings.append("What was recorded before the controller's start could not be read yet")
+        warnings += [
+            f"{name} cannot be {what}, and stays as it is: {why}" for (name, what), why in self._failing.items()
+        ]
         return warnings
 
     def _amended(self, report: Report) -> Report:
@@ -447,19 +456,36 @@ class Controller:
     def _judge(self, now: float) -> None:
         """Looks at the evidence, and acts on it."""
         is_new = now >= self._act_at
+        self._failing = {key: why for key, why in self._failing.items() if key[0] in self._judges.of}
         for name, judged in self._judges.of.items():
-            occurrences = judged.analysis.tick(now)
-            self.storage.journal(
-                [
-                    JournalEntry(occurrence.at, occurrence.kind, name, {"text": occurrence.text, **occurrence.detail})
-                    for occurrence in occurrences
-                ]
-            )
-            self.storage.journal(judged.new_landmarks(now))
-            is_new |= bool(occurrences)
+            with self._apart(name, "judged"):
+                occurrences = judged.analysis.tick(now)
+                self.storage.journal(
+                    [
+                        JournalEntry(
+                            occurrence.at, occurrence.kind, name, {"text": occurrence.text, **occurrence.detail}
+                        )
+                        for occurrence in occurrences
+                    ]
+                )
+                self.storage.journal(judged.new_landmarks(now))
+                is_new |= bool(occurrences)
         if is_new:
             self._act(now)
         self._note(OBSTACLES, self._actions.obstacles())
+
+    @contextmanager
+    def _apart(self, name: str, what: str) -> Iterator[None]:
+        """Keeps a failure of one experiment from the others. `what` cannot be done with it, in words."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  a bug that one experiment meets must not stop the others' guardrails
+            if (name, what) not in self._failing:
+                failed = event("experiments_failed", experiment=name, traceback=where(error))
+                _log.error("An experiment cannot be %s", what, extra=failed)
+            self._failing[name, what] = type(error).__name__
+        else:
+            self._failing.pop((name, what), None)
 
     def _note(self, kind: str, facts: dict[str, Any], at: float | None = None) -> None:
         """Puts facts into the journal if they are new, so that a report of this time can be made again. `at`: since
@@ -473,10 +499,11 @@ class Controller:
         """Acts on every experiment's evidence, and passes the interventions to its analysis."""
         assert self._config is not None
         self._act_at, has_acted = now + ACT_S, False
-        for judged in self._judges.of.values():
-            if judged.run.stopped_at is None:
-                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.standing(now), now)
-                judged.analysis.intervene(self._actions.interventions(judged.run))
+        for name, judged in self._judges.of.items():
+            if judged.run.stopped_at is None and (name, "judged") not in self._failing:
+                with self._apart(name, "acted on"):
+                    has_acted |= self._actions.act(judged.run, self._config, judged.analysis.standing(now), now)
+                    judged.analysis.intervene(self._actions.interventions(judged.run))
         if has_acted:
             self._write(now)
 

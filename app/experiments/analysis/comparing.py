@@ -271,6 +271,8 @@ class MetricComparison:
     """The time since which every look has said so, in Unix seconds."""
     counted: int = 0
     """The most units of both arms in any look. A look at fewer is part of a recount, and says nothing new."""
+    counted_then: int = 0
+    """`counted` when the word, or what was told of it, was last another one."""
     is_recount: bool = True
     """Also before the first look."""
     reached: list[Verdict] = field(default_factory=list)
@@ -315,6 +317,7 @@ class MetricComparison:
         word = self.known.measured if self.known.measured in WORDS else None
         if word != self.word:
             self.word, self.since = word, None if word is None else self.looked_at
+            self.counted_then = self.counted
 
     def assume(self, level: float, discovered: bool, sets: Ints) -> None:
         """Takes another level, and what follows from it of the latest look. `sets` as in `Arms.weights`."""
@@ -463,15 +466,15 @@ class MetricComparison:
         """
         if self.is_recount:
             return False
-        word = None if invalid or self.doubt is not None else self.word
+        word, last = None if invalid or self.doubt is not None else self.word, self.told
         if word is not None and word not in self.reached:
             self.reached.append(word)
             self.told = Told(word, holds=True, at=now)
-            return True
-        last = self.told
-        if last is None or now - last.at < EVERY_S or word == (last.word if last.holds else None):
+        elif last is None or now - last.at < EVERY_S or word == (last.word if last.holds else None):
             return False
-        self.told = Told(word or last.word, word is not None, now)
+        else:
+            self.told = Told(word or last.word, word is not None, now)
+        self.counted_then = self.counted
         return True
 
     def units_needed(self) -> int | None:
@@ -552,6 +555,7 @@ class MetricComparison:
             "word": self.word,
             "since": self.since,
             "counted": self.counted,
+            "counted_then": self.counted_then,
             "reached": list(self.reached),
             "told": self.told,
             "changes": self.changes.state(),
@@ -563,6 +567,7 @@ class MetricComparison:
         return {
             "word": self.word,
             "since": self.since,
+            "counted": self.counted_then,
             "reached": list(self.reached),
             "told": self.told,
             "changes": self.changes.landmarks(),
@@ -576,7 +581,8 @@ class MetricComparison:
             self.reached = [self.word] if self.word else []
         else:
             self.word, self.reached = state["word"], list(state["reached"])
-            self.counted = state.get("counted", self.counted)
+            counted = state.get("counted", 0)
+            self.counted, self.counted_then = max(self.counted, counted), state.get("counted_then", counted)
             if state["changes"] is not None:
                 self.changes.restore(state["changes"])
         if told := state.get("told"):

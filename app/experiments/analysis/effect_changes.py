@@ -30,6 +30,15 @@ class EffectChange(NamedTuple):
     flips: bool
     """Whether there is evidence for the other direction since."""
 
+    @property
+    def has_estimates(self) -> bool:
+        """Landmarks of earlier versions have none, until a look finds them again."""
+        return self.until != self.since
+
+    def says(self, other: "EffectChange") -> bool:
+        """Whether another one is of the same time, and has no more evidence."""
+        return self.at == other.at and self.has_estimates and self.flips >= other.flips
+
 
 class _Start(NamedTuple):
     number: int
@@ -57,6 +66,8 @@ class EffectWatch:
         self._starts: list[_Start] = []
         """After a change, only its look."""
         self.change: EffectChange | None = None
+        self._found: EffectChange | None = None
+        """The change as it was when it, or evidence for the other direction, was found."""
 
     @property
     def has_flipped(self) -> bool:
@@ -86,46 +97,50 @@ class EffectWatch:
         short, and its own, since traffic may vary more in one part than in the other. What is taken from the latter is
         what a change adds to it at equal halves, since residuals are about the mean of both.
         """
-        number, before, total_before, _, variance_before = np.array(self._starts).T
-        later = size > before
-        gained = np.where(later, size - before, 1.0)
+        starts = [start for start in self._starts if start.size < size]  # none while records are counted again
+        if not starts:
+            return
+        number, before, total_before, _, variance_before = np.array(starts).T
+        gained = size - before
         until, since = total_before / before, (total - total_before) / gained
         of_until = np.maximum(variance * before / size, variance_before) / before**2
         own = variance - variance_before - 0.5 * level * (since - until) ** 2 * before * gained / size
         of_since = np.maximum(variance * gained / size, own) / gained**2
         if self.change is None:
-            difference = np.where(later, since - until, 0.0)
-            excess = self._evidence(difference, of_until + of_since, nu * np.minimum(before, gained))
+            excess = self._evidence(since - until, of_until + of_since, nu * np.minimum(before, gained))
             excess -= np.log(number * (number + 1) / self._alpha)
             which = int(excess.argmax())
             if excess[which] < 0:
                 return
-            self._starts = [self._starts[which]]
-            until, since, gained, later, of_since = (
-                column[[which]] for column in (until, since, gained, later, of_since)
-            )
+            self._starts = [starts[which]]
+            until, since, gained, of_since = (column[[which]] for column in (until, since, gained, of_since))
         flips = self.has_flipped
-        if later[0] and until[0] * since[0] < 0:
+        if until[0] * since[0] < 0:
             flips |= bool(self._evidence(since, of_since, nu * gained)[0] >= -np.log(self._alpha))
         self.change = EffectChange(self._starts[0].at, float(until[0]), float(since[0]), flips)
+        if self._found is None or flips != self._found.flips:
+            self._found = self.change
 
     def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:
         return ln_e_mix(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
 
     def landmarks(self) -> dict[str, Any] | None:
-        """The `state` after a change, whose estimates the next look finds again; None before one."""
-        if self.change is None:
-            return None
-        return {"starts": list(self._starts), "change": self.change._replace(until=0.0, since=0.0)}
+        """The `state` after a change, with the estimates of when it was found; None before one."""
+        return None if self.change is None else {"starts": list(self._starts), "change": self._found}
 
     def state(self) -> dict[str, Any]:
         """What is known so far, as plain data."""
-        return {"starts": self._starts, "change": self.change}
+        return {"starts": self._starts, "change": self.change, "found": self._found}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from a `state`."""
+        """Continues from a `state`, or from `landmarks`, which take no newer estimates away."""
+        change = None if state["change"] is None else EffectChange(*state["change"])
+        if change is not None and self.change is not None and self.change.says(change):
+            return
         self._starts = [_Start(*start) for start in state["starts"]]
-        self.change = None if state["change"] is None else EffectChange(*state["change"])
+        self.change = change
+        found = state.get("found")
+        self._found = change if found is None else EffectChange(*found)
 
 
 class EffectChanges:

@@ -363,10 +363,14 @@ def changed(comparing: MetricComparison, change: EffectChange, now: float) -> st
         lift = effect_of(value, None, scale).estimate or 0.0
         return words.percent(lift, signed=True) if scale == "relative" else f"{lift:+.3g}"
 
+    how = f" at {words.moment(change.at, now)}."
+    if change.has_estimates:
+        how = (
+            f": about {size(change.until)} until {words.moment(change.at, now)}, and about {size(change.since)} since."
+        )
     return (
-        f"The effect of {treatment} on {metric} has changed: about {size(change.until)} until "
-        f"{words.moment(change.at, now)}, and about {size(change.since)} since. What the report says is true of all "
-        "traffic so far, not of what comes."
+        f"The effect of {treatment} on {metric} has changed{how} What the report says is true of all traffic so far, "
+        "not of what comes."
     )
 
 

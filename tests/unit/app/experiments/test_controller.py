@@ -403,6 +403,37 @@ def test_a_directory_that_cannot_be_created_loses_nothing(desk: Desk) -> None:
     assert desk.analysis.started_at == START
 
 
+@pytest.mark.parametrize(("fails", "what"), [("tick", "judged"), ("standing", "acted on")])
+def test_an_experiment_that_cannot_be_judged_stops_no_other_and_is_a_warning(
+    desk: Desk, fails: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    section = {**desk.config.experiments["trial"].model_dump(exclude_unset=True), "endpoint": "talk"}
+    both = desk.config.model_dump(exclude_unset=True) | {"experiments": {"trial": section | {"endpoint": "chat"}}}
+    both["endpoints"]["talk"], both["experiments"]["other"] = both["endpoints"]["chat"], section
+    desk.controller.configure(parse(both))
+    bad, good = desk.analyses[-2:] if desk.analyses[-1].name == "other" else desk.analyses[-1:-3:-1]
+
+    def fail(now: float) -> Any:
+        raise OverflowError("math range error")
+
+    setattr(bad, fails, fail)
+    good.occurrences = [Occurrence(at=START, kind="alarm", text="slow", detail={})]
+    acted: list[Any] = []
+    good.intervene = acted.append  # type: ignore[method-assign, assignment]
+    desk.pass_time(10)
+    desk.pass_time(10)
+    assert acted
+    assert "slow" in [entry.detail.get("text") for entry in desk.controller.entries() if entry.experiment == "other"]
+    evidence = desk.controller.analysis("other")
+    assert evidence is not None
+    assert evidence.report(desk.clock()).service == [f"trial cannot be {what}, and stays as it is: OverflowError"]
+    (record,) = [record for record in caplog.records if getattr(record, "event", "") == "experiments_failed"]
+    assert getattr(record, "experiment", "trial") == "trial"
+    delattr(bad, fails)
+    desk.pass_time(10)
+    assert evidence.report(desk.clock()).service == []
+
+
 def test_a_routers_clock_that_is_off_is_a_warning(desk: Desk) -> None:
     desk.send(full(1, sent_at=START + 5))
     (warning,) = desk.analysis_report_warnings()

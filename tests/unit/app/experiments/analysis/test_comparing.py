@@ -18,7 +18,7 @@ from app.experiments.analysis.comparing import (
 )
 from app.experiments.analysis.effect_changes import EffectChanges, EffectWatch
 from app.experiments.analysis.metrics import Measure
-from app.experiments.analysis.monitoring import verdict_occurrence
+from app.experiments.analysis.monitoring import changed, verdict_occurrence
 from app.experiments.contract.report import Better, Comparison, Decision, Effect, Verdict
 from app.experiments.statistics.look import Moments, look_of_requests
 from tests.conftest import NIGHTLY
@@ -173,6 +173,35 @@ def test_a_restarted_watch_continues_before_and_after_the_change() -> None:
     assert watch.change == whole.change is not None
 
 
+def test_a_look_at_fewer_records_than_before_the_change_leaves_its_estimates() -> None:
+    """Records are counted again after a restart, and some may be gone."""
+    watch, few = watched(200, 150, seed=1), list(looks(200, 0, seed=1))[:2]
+    other = EffectWatch(MINIMAL, alpha=0.01)
+    other.restore(json.loads(json.dumps(watch.landmarks())))
+    found = other.change
+    assert found is not None
+    assert found.until < 0 < found.since
+    for look in few:
+        other.add(*look)
+    assert other.change == found
+    landmarks = json.loads(json.dumps(watch.landmarks()))
+    watch.restore(landmarks)
+    assert watch.change == watched(200, 150, seed=1).change
+    assert json.loads(json.dumps(watch.landmarks())) == landmarks
+
+
+def test_landmarks_of_a_version_that_kept_no_estimates_are_continued() -> None:
+    comparing = MetricComparison(measure("lower"), 0, 1, ("blue", "green"), 0.05, None, 0.05)
+    old = watched(200, 150, seed=1).state()
+    old["change"] = old["change"]._replace(until=0.0, since=0.0)
+    comparing.restore(
+        {"word": None, "since": None, "reached": [], "changes": {"starts": old["starts"], "change": old["change"]}}
+    )
+    change = comparing.changes.change
+    assert change is not None
+    assert "has changed at 1 January 00:0" in changed(comparing, change, 0.0)
+
+
 def measure(better: Better) -> Measure:
     return Measure(
         key="m", metric="m", statistic="mean", kind="mean", better=better, scale="relative", minimal_effect=0.05,
@@ -280,6 +309,9 @@ def test_a_word_that_the_interval_no_longer_says_is_withdrawn() -> None:
     assert told("worse", 61) == "m: green is worse, against blue"
     assert told("equivalent", 100) is told("worse", 130) is None
     assert told("equivalent", 131) == "m: green is equivalent, against blue"
+    comparing.counted = 900
+    told("worse", 200)
+    comparing.counted = 1000
     again = MetricComparison(measure("lower"), 0, 1, ("blue", "green"), 0.05, None, 0.05)
     again.restore(json.loads(json.dumps(comparing.landmarks())))
-    assert again.told == comparing.told
+    assert (again.told, again.counted) == (comparing.told, 900)
