@@ -178,6 +178,9 @@ def decision_of(
 
 
 NO_EFFECT = Effect()
+RECOUNT_S = 600.0
+"""How long fewer requests than before are taken for a recount. Routers send what a controller had not written within
+seconds; what is missing for longer is gone."""
 POWER = 0.8
 CHANGED = 0.2
 """The part of alpha, beside it, with which a primary effect is said to have changed when it has not: 1 % of 5 %."""
@@ -270,7 +273,12 @@ class MetricComparison:
     since: float | None = None
     """The time since which every look has said so, in Unix seconds."""
     counted: int = 0
-    """The most units of both arms in any look. A look at fewer is part of a recount, and says nothing new."""
+    """The requests of both arms with a value, which are never thinned, in the latest look that was no recount. A look
+    at fewer is part of one, and says nothing new for `RECOUNT_S`."""
+    present: int = 0
+    """The same in the latest look."""
+    fewer_since: float | None = None
+    """The time of the first look of a recount."""
     counted_then: int = 0
     """`counted` when the word, or what was told of it, was last another one."""
     is_recount: bool = True
@@ -302,13 +310,21 @@ class MetricComparison:
         self.looked_at = now
         self.known = self._looked(collected, sets)
         self.history.add(now, self.known.effect, self.known.ln_e, self.verdict)
-        self.is_recount = sum(self.known.units) < self.counted
+        self.present = sum(collected.requests_with_value(self.column, arm) for arm in (0, self.treatment))
+        self.is_recount = self.present < self.counted
         if self.is_recount:
+            self.fewer_since = now if self.fewer_since is None else self.fewer_since
             return
-        self.counted = sum(self.known.units)
+        self.counted, self.fewer_since = self.present, None
         if self.measure.role == "primary" and isinstance(look := self.known.look, Estimate) and look.enough:
             look = look.unadjusted or look  # what comes after a look is no sum of adjusted estimates
-            self.changes.add(look, now)
+            self.changes.add(look, now, collected.share)
+
+    def _end_recount(self, now: float) -> None:
+        """Takes what there is for all there is, once it is too late for the rest to come."""
+        if self.fewer_since is not None and now - self.fewer_since >= RECOUNT_S:
+            self.counted, self.fewer_since, self.is_recount = self.present, None, False
+            self.changes.begin_anew()
 
     def say(self) -> None:
         """Takes the word of the latest look, once the level is that of all metrics' looks together."""
@@ -465,6 +481,7 @@ class MetricComparison:
         the last one no longer holds, or that one holds again, at most once a minute: words may change with each look.
         """
         if self.is_recount:
+            self._end_recount(now)
             return False
         word, last = None if invalid or self.doubt is not None else self.word, self.told
         if word is not None and word not in self.reached:
@@ -520,7 +537,7 @@ class MetricComparison:
             doubt="" if doubt is None else doubt.text,
             measured_on="" if doubt is None else doubt.measured_on,
             non_inferior=not invalid and is_non_inferior(known.shown, measure) and known.stays_non_inferior,
-            since=self.since,
+            since=self.since if verdict == self.word else None,
             no_longer=self.told.word if self.told is not None and verdict not in WORDS else None,
             looked_at=self.looked_at,
             outdated=outdated,

@@ -51,6 +51,14 @@ class _Start(NamedTuple):
     """Of the total; 0 in records of earlier versions, which leaves all of it to what came later."""
 
 
+class _Later(NamedTuple):
+    """What came after a change: as of a start."""
+
+    size: float = 0.0
+    total: float = 0.0
+    variance: float = 0.0
+
+
 class EffectWatch:
     """Whether one constant effect explains all looks; if not, the effect on the traffic has changed.
 
@@ -58,20 +66,30 @@ class EffectWatch:
     estimates is 0 in the mean if the effect is constant, whatever it is. So from each of many looks on, it has an
     e-value that mixes over changes of the effect, as `ln_e_mix` does over effects. The n-th of these looks has the part
     1 / (n (n + 1)) of alpha, which bounds the probability of a false alarm in all.
+
+    Where a look rests on other records than those before, `begin_anew` makes it the first again.
     """
 
     def __init__(self, effect: float, alpha: float) -> None:
         """`effect`: the smallest of interest, on the estimate's scale."""
         self._large, self._alpha = LARGE * effect, alpha
         self._starts: list[_Start] = []
-        """After a change, only its look."""
+        """After a change, only its look, or the first that is compared with others since."""
+        self._last = 0
+        """The number of the last start."""
         self.change: EffectChange | None = None
         self._found: EffectChange | None = None
         """The change as it was when it, or evidence for the other direction, was found."""
+        self._later = self._kept = _Later()
+        """What came after the change until the latest look, and until the first start."""
 
     @property
     def has_flipped(self) -> bool:
         return self.change is not None and self.change.flips
+
+    def begin_anew(self) -> None:
+        """What comes cannot be compared with earlier looks: units were halved since, or records are gone."""
+        self._starts, self._kept = [], self._later
 
     def add(self, est: float, se: float, nu: float, size: float, at: float, level: float = 1.0) -> None:
         """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look. `level`: the
@@ -81,11 +99,11 @@ class EffectWatch:
             return
         if self._starts:
             self._compare(est * size, size, (se * size) ** 2, nu / size, level)
-        if self.change is not None:
+        if self.change is not None and self._starts:
             return
         if not self._starts or (size - self._starts[-1].size) / (se**2 * size) >= self._large**-2:
-            number = self._starts[-1].number + 1 if self._starts else 1
-            self._starts.append(_Start(number, size, est * size, at, (se * size) ** 2))
+            self._last += 1
+            self._starts.append(_Start(self._last, size, est * size, at, (se * size) ** 2))
         if len(self._starts) > MAX_STARTS:
             older = self._starts[: MAX_STARTS // 2]
             self._starts = older[::2] + self._starts[MAX_STARTS // 2 :]
@@ -114,10 +132,20 @@ class EffectWatch:
                 return
             self._starts = [starts[which]]
             until, since, gained, of_since = (column[[which]] for column in (until, since, gained, of_since))
-        flips = self.has_flipped
-        if until[0] * since[0] < 0:
-            flips |= bool(self._evidence(since, of_since, nu * gained)[0] >= -np.log(self._alpha))
-        self.change = EffectChange(self._starts[0].at, float(until[0]), float(since[0]), flips)
+        self._follow(until[0], _Later(gained[0], since[0] * gained[0], of_since[0] * gained[0] ** 2), nu)
+
+    def _follow(self, until: float, later: _Later, nu: float) -> None:
+        """`until`: the estimate before the first start, which is that of the change when it has just been found."""
+        at, flips = self._starts[0].at, False
+        if self.change is not None:
+            at, flips = self.change.at, self.change.flips
+            until = self.change.until if self.change.has_estimates else until
+        size, total, variance = self._later = _Later(*map(float, np.add(later, self._kept)))
+        since = total / size
+        if until * since < 0:
+            evidence = self._evidence(np.array([since]), np.array([variance / size**2]), np.array([nu * size]))
+            flips |= bool(evidence[0] >= -np.log(self._alpha))
+        self.change = EffectChange(at, float(until), since, flips)
         if self._found is None or flips != self._found.flips:
             self._found = self.change
 
@@ -126,18 +154,25 @@ class EffectWatch:
 
     def landmarks(self) -> dict[str, Any] | None:
         """The `state` after a change, with the estimates of when it was found; None before one."""
-        return None if self.change is None else {"starts": list(self._starts), "change": self._found}
+        if self.change is None:
+            return None
+        return {"starts": list(self._starts), "last": self._last, "change": self._found, "kept": self._kept}
 
     def state(self) -> dict[str, Any]:
         """What is known so far, as plain data."""
-        return {"starts": self._starts, "change": self.change, "found": self._found}
+        known = {"starts": self._starts, "last": self._last, "change": self.change, "found": self._found}
+        return known | {"kept": self._kept, "later": self._later}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a `state`, or from `landmarks`, which take no newer estimates away."""
         change = None if state["change"] is None else EffectChange(*state["change"])
-        if change is not None and self.change is not None and self.change.says(change):
+        starts = [_Start(*start) for start in state["starts"]]
+        if change is not None and self.change is not None and self.change.says(change) and starts == self._starts:
             return
-        self._starts = [_Start(*start) for start in state["starts"]]
+        self._starts = starts
+        self._last = state.get("last", self._starts[-1].number if self._starts else 0)
+        self._kept = _Later(*state.get("kept", ()))
+        self._later = _Later(*state.get("later", self._kept))
         self.change = change
         found = state.get("found")
         self._found = change if found is None else EffectChange(*found)
@@ -150,6 +185,7 @@ class EffectChanges:
         """As `EffectWatch`."""
         self._by_count = EffectWatch(effect, alpha)
         self._by_level = EffectWatch(effect, alpha) if by_level else None
+        self._share = 1.0
 
     @property
     def change(self) -> EffectChange | None:
@@ -164,25 +200,38 @@ class EffectChanges:
         """Whether there is evidence for the other direction."""
         return self.change is not None and self.change.flips
 
-    def add(self, look: Estimate, at: float) -> None:
-        """A look at Unix seconds."""
-        self._by_count.add(look.est, look.se, look.nu, look.overlap, at)
+    def begin_anew(self) -> None:
+        """As `EffectWatch.begin_anew`."""
+        self._by_count.begin_anew()
         if self._by_level is not None:
-            self._by_level.add(look.est, look.se, look.nu, look.s0, at, look.s0 / look.overlap)
+            self._by_level.begin_anew()
+
+    def add(self, look: Estimate, at: float, share: float = 1.0) -> None:
+        """A look at Unix seconds, at a `share` of the units. Sizes are as if it were at all."""
+        if share != self._share:
+            self._share = share
+            self.begin_anew()
+        self._by_count.add(look.est, look.se, look.nu, look.overlap / share, at, 1 / share)
+        if self._by_level is not None:
+            level = look.s0 / look.overlap
+            self._by_level.add(look.est, look.se, look.nu, look.s0 / share, at, level / share)
 
     def landmarks(self) -> dict[str, Any] | None:
         """As `EffectWatch.landmarks`; None before a change."""
         if self.change is None or (known := self._by_count.landmarks()) is None:
             return None
-        return known if self._by_level is None else known | {"by_level": self._by_level.landmarks()}
+        return self._with_level(known, None if self._by_level is None else self._by_level.landmarks())
 
     def state(self) -> dict[str, Any]:
         """What is known so far, as plain data."""
-        known = self._by_count.state()
-        return known if self._by_level is None else known | {"by_level": self._by_level.state()}
+        return self._with_level(self._by_count.state(), None if self._by_level is None else self._by_level.state())
+
+    def _with_level(self, known: dict[str, Any], by_level: dict[str, Any] | None) -> dict[str, Any]:
+        return known | {"share": self._share} | ({} if by_level is None else {"by_level": by_level})
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a `state`, or from `landmarks`. Earlier versions have one watch, which counts for both."""
+        self._share = state.get("share", 1.0)
         self._by_count.restore(state)
         if self._by_level is not None:
             self._by_level.restore(state.get("by_level") or state)

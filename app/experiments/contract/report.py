@@ -73,7 +73,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     not_worse: bool = False
     """Deprecated: `non_inferior`."""
     since: float | None = None
-    """The time since which every look has measured the same difference, or equivalence, in Unix seconds."""
+    """The time since which every look has had this verdict, a difference or equivalence, in Unix seconds."""
     no_longer: Verdict | None = None
     """The word that an event has told last, where none holds now."""
     looked_at: float | None = None

@@ -12,6 +12,7 @@ import pytest
 from app.errors import Conflict
 from app.experiments.analysis.analysis import EVERY_S, REST, TURN_S, Analysis, Pace, same_run
 from app.experiments.analysis.arms import Arms
+from app.experiments.analysis.cells import UnitTable
 from app.experiments.contract.report import AutomationStatus, Comparison, Effect, Report
 from app.experiments.rendering.document import text
 from app.experiments.rendering.reports import document
@@ -439,6 +440,47 @@ def test_a_restarted_controller_continues_where_it_stopped() -> None:
     assert one.alarms == other.alarms
     assert [rail.alarmed_at for rail in one.guardrails] == [rail.alarmed_at for rail in other.guardrails]
     assert [point.at for point in after.history("ttft", "green")] == [NOW, NOW + 60]
+
+
+@pytest.mark.parametrize("most", [10**6, 4000])
+def test_words_and_the_watch_on_effects_go_on_where_units_are_halved(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UnitTable.__init__, "__defaults__", (most,))
+    world = World(slower=0.7, users=8000)
+    analysis = analysis_of(world, config(guardrails=[]))
+    said = []
+    for step in range(6):
+        world.slower = 0.7 if step < 2 else 1.8
+        world.requests(6000, since=START + step * DAY_S).tell(analysis)
+        said += analysis.tick(START + (step + 1) * DAY_S)
+    words = [(event.detail["verdict"], event.at) for event in said if event.text.startswith("ttft: green is ")]
+    last, at = words[-1]
+    report = analysis.report(START + 6 * DAY_S)
+    assert (report.thinned < 1) == (most < 10**6)
+    assert (last, report.primary[0].verdict) == ("worse", "worse")
+    assert report.primary[0].since == at > START + 2 * DAY_S
+    assert [alarm.kind for alarm in report.alarms] == ["effect_changed"]
+
+
+def test_where_records_are_gone_the_rest_counts_after_ten_minutes() -> None:
+    world = World(slower=0.7, users=3000)
+    before, after = (analysis_of(world, config(guardrails=[])) for _ in range(2))
+    world.requests(3000).tell(before)
+    world.slower = 1.6
+    rest = world.requests(2000, since=NOW)
+    before.tick(NOW)
+    state = json.loads(json.dumps(before.state()))
+    rest.tell(after)
+    after.restore(state)
+    now = NOW + DAY_S
+    assert after.tick(now) == after.tick(now + 599) == []
+    (shown,) = after.report(now + 599).primary
+    assert (shown.verdict, shown.since, after.state()["comparisons"]["ttft green"]["word"]) == ("worse", None, "better")
+    assert after.tick(now + 600) == []
+    assert "ttft: green is worse, against blue" in [event.text for event in after.tick(now + 601)]
+    (shown,) = after.report(now + 602).primary
+    assert (shown.verdict, shown.since) == ("worse", now)
 
 
 def test_landmarks_take_nothing_away_from_a_state() -> None:

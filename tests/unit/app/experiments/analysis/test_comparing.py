@@ -190,6 +190,30 @@ def test_a_look_at_fewer_records_than_before_the_change_leaves_its_estimates() -
     assert json.loads(json.dumps(watch.landmarks())) == landmarks
 
 
+@pytest.mark.parametrize("change_at", [300, 1500])
+def test_an_effect_is_watched_on_where_half_of_the_units_are_left_out(change_at: int) -> None:
+    """From the 800th unit on: before or after the change."""
+    rng, watch = np.random.default_rng(1), EffectWatch(MINIMAL, alpha=0.01)
+    treated, control = rng.normal(0, SPREAD, (2, 3000))
+    treated += np.where(np.arange(3000) < change_at, FASTER, SLOWER)
+    kept = rng.random(3000) < 0.5
+    for units in range(50, 3001, 50):
+        share = 1.0 if units <= 800 else 0.5
+        which = np.flatnonzero(kept[:units] | (share == 1.0))
+        t, c, n = treated[which], control[which], len(which)
+        if units == 850:
+            watch.begin_anew()
+        watch.add(t.mean() - c.mean(), math.sqrt((t.var() + c.var()) / n), 2.0 * n - 2, n / 2 / share, units, 1 / share)
+        restored = EffectWatch(MINIMAL, alpha=0.01)
+        restored.restore(json.loads(json.dumps(watch.state())))
+        watch = restored
+    assert watch.change is not None
+    assert watch.change.flips
+    assert watch.change.at == pytest.approx(change_at, abs=300)
+    assert watch.change.until == pytest.approx(FASTER, abs=0.1)
+    assert watch.change.since == pytest.approx(SLOWER, abs=0.1)
+
+
 def test_landmarks_of_a_version_that_kept_no_estimates_are_continued() -> None:
     comparing = MetricComparison(measure("lower"), 0, 1, ("blue", "green"), 0.05, None, 0.05)
     old = watched(200, 150, seed=1).state()
