@@ -269,7 +269,7 @@ class MetricComparison:
     """How the arms' units differ in how many requests they make, in words; empty without an alarm."""
     known: LatestLook = field(default_factory=LatestLook)
     word: Verdict | None = None
-    """What the latest look has measured, if it is one of `WORDS`."""
+    """What the latest look says, if it is one of `WORDS`: nothing while there is a doubt."""
     since: float | None = None
     """The time since which every look has said so, in Unix seconds."""
     counted: int = 0
@@ -330,7 +330,7 @@ class MetricComparison:
         """Takes the word of the latest look, once the level is that of all metrics' looks together."""
         if self.is_recount:
             return
-        word = self.known.measured if self.known.measured in WORDS else None
+        word = self.verdict if self.verdict in WORDS else None
         if word != self.word:
             self.word, self.since = word, None if word is None else self.looked_at
             self.counted_then = self.counted
@@ -483,7 +483,7 @@ class MetricComparison:
         if self.is_recount:
             self._end_recount(now)
             return False
-        word, last = None if invalid or self.doubt is not None else self.word, self.told
+        word, last = None if invalid else self.word, self.told
         if word is not None and word not in self.reached:
             self.reached.append(word)
             self.told = Told(word, holds=True, at=now)

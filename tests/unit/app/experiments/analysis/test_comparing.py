@@ -319,6 +319,14 @@ def test_the_decision_follows_from_the_primary_metrics_and_the_state(
     assert decision_of(primary, **(everything | facts)) == decision
 
 
+def test_since_begins_when_no_doubt_is_left() -> None:
+    comparing = MetricComparison(measure("lower"), 0, 1, ("blue", "green"), 0.05, None, 0.05, is_recount=False)
+    for at, complete in ((1.0, False), (2.0, True), (3.0, True)):
+        comparing.looked_at, comparing.known = at, LatestLook(measured="better", complete=complete)
+        comparing.say()
+        assert (comparing.word, comparing.since) == (("better", 2.0) if complete else (None, None))
+
+
 def test_a_word_that_the_interval_no_longer_says_is_withdrawn() -> None:
     comparing = MetricComparison(measure("lower"), 0, 1, ("blue", "green"), 0.05, None, 0.05, is_recount=False)
 
