@@ -59,7 +59,7 @@ class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
     shadow_only: int
     primary_only: int
     log_e_value: float
-    """The largest evidence for a difference so far: each unit counts once."""
+    """The evidence for a difference on the present counts: each unit counts once."""
     ln_e: float | None = None
     """Deprecated: `log_e_value`."""
     side: Side

@@ -69,19 +69,19 @@ class Discordant:
 
     def __init__(self) -> None:
         self._more, self._less = EventEvidence(), EventEvidence()
-        self._largest = 0.0
 
     def add(self, on_shadow: NDArray[np.bool_]) -> None:
         """New units' discordant pairs: whether the event was the shadow's."""
-        if not len(on_shadow):
-            return
-        more, less = self._more.add(on_shadow, _HALF), self._less.add(~on_shadow, _HALF)
-        self._largest = max(self._largest, float((np.logaddexp(more, less) - math.log(2)).max()))
+        if len(on_shadow):
+            self._more.add(on_shadow, _HALF)
+            self._less.add(~on_shadow, _HALF)
 
     @property
     def ln_e(self) -> float:
-        """The largest evidence so far, ln, for a difference in either direction; at least 0."""
-        return self._largest
+        """The evidence now, ln, for a difference in the direction of `units`; at least 0. The largest so far may have
+        been for the other one.
+        """
+        return max(0.0, float(np.logaddexp(self._more.ln_e, self._less.ln_e)) - math.log(2))
 
     @property
     def units(self) -> tuple[int, int]:

@@ -232,6 +232,17 @@ def test_events_count_by_pairs_and_their_evidence_by_units() -> None:
     assert again.log_e_value == once.log_e_value
 
 
+def test_an_events_side_is_withdrawn_where_its_evidence_is_gone() -> None:
+    """Evidence for `higher` is none for `lower`, whatever it once was."""
+    on_shadow = {"finish": FinishCode.LENGTH, "primary_finish": FinishCode.STOP}
+    on_primary = {"finish": FinishCode.STOP, "primary_finish": FinishCode.LENGTH}
+    rows = [{"unit": unit, **on_shadow} for unit in range(14)]
+    assert event(evidence(Recorder().pairs(*rows)), "truncated").side == "higher"
+    rows += [{"unit": unit, **on_primary} for unit in range(14, 30)]
+    shadows = event(evidence(Recorder().pairs(*rows)), "truncated")
+    assert (shadows.shadow_only, shadows.primary_only, shadows.side) == (14, 16, "undecided")
+
+
 def test_an_event_that_the_primary_has_more_often_is_lower_on_the_shadow() -> None:
     rows = [{"unit": unit, "valid": 1, "primary_valid": 0} for unit in range(20)]
     found = event(evidence(Recorder().pairs(*rows, {"valid": 1})), "invalid_output")

@@ -84,17 +84,15 @@ def test_intervals_and_evidence_are_those_of_the_sequences() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=80), st.integers(0, 80))
-def test_discordant_pairs_are_tested_both_ways_and_the_largest_evidence_counts(sides: list[bool], cut: int) -> None:
+def test_discordant_pairs_are_tested_both_ways_whatever_their_order(sides: list[bool], cut: int) -> None:
     evidence = Discordant()
     for part in (sides[:cut], sides[cut:]):
         evidence.add(np.array(part, np.bool_))
-    largest = 0.0
-    for end in range(1, len(sides) + 1):
-        more, less = EventEvidence(), EventEvidence()
-        more.add(np.array(sides[:end]), 0.5)
-        less.add(~np.array(sides[:end]), 0.5)
-        largest = max(largest, math.log((math.exp(more.ln_e) + math.exp(less.ln_e)) / 2))
-    assert evidence.ln_e == pytest.approx(largest, abs=1e-9)
+    more, less = EventEvidence(), EventEvidence()
+    more.add(np.array(sides, np.bool_), 0.5)
+    less.add(~np.array(sides, np.bool_), 0.5)
+    both = math.log((math.exp(more.ln_e) + math.exp(less.ln_e)) / 2)
+    assert evidence.ln_e == pytest.approx(max(0.0, both), abs=1e-9)
     assert evidence.units == (sides.count(False), sides.count(True))
 
 
