@@ -287,17 +287,23 @@ class TreatedWatch:
         return {name: len(units) for name, units in zip(self._treatments, self._at_step, strict=True)}
 
 
+SLOT_S = 3600.0
+"""An hour in which an arm has no request is silence, however many come before and after it."""
+
+
 class SharedTime:
     """For how long control and each treatment have had traffic at the same time.
 
-    While plans give both a share, however often they change, that is from the first request of each until the last. The
-    time of a plan that gives either nothing is not counted, nor that of a stop.
+    While plans give both a share, however often they change, that is from the first request of each until the last, in
+    the hours in which both have any. The time of a plan that gives either nothing is not counted, nor that of a stop.
     """
 
     def __init__(self, arms: Arms) -> None:
         self._arms = arms
         self._first, self._last = (Growing(np.float64, len(arms.names) + 1) for _ in range(2))
         """Of each plan's requests: Unix seconds of arrival, by arm and, in the last column, of any; 0 without any."""
+        self._slots: list[set[float]] = [set() for _ in arms.names]
+        """The hours from 1970 in which each arm had requests."""
 
     def see(self, at: F64, plan: I32) -> None:
         """Requests of any endpoint, whatever decided on their deployment: their plans were in force."""
@@ -307,6 +313,8 @@ class SharedTime:
     def add(self, at: F64, plan: I32, arm: NDArray[np.int8]) -> None:
         """Requests whose arm their plan drew: equally long arrays."""
         self._add(at, plan, arm)
+        for number, slots in enumerate(self._slots):
+            slots |= set(np.unique(at[arm == number] // SLOT_S).tolist())
 
     def _add(self, at: F64, plan: I32, column: NDArray[np.int8]) -> None:
         if not len(at):
@@ -334,10 +342,14 @@ class SharedTime:
         # A stop has a plan of its own; the one before it goes on when it is lifted.
         goes_on = np.maximum.accumulate(np.where(divided, last[:, OUTSIDE], 0.0))
         interrupts = ~divided & (last[:, OUTSIDE] < goes_on)
-        return _length(
-            np.stack([begins.max(axis=1), ends.min(axis=1)], axis=1),
-            np.stack([first[interrupts, OUTSIDE], last[interrupts, OUTSIDE]], axis=1),
-        )
+        spans = np.stack([begins.max(axis=1), ends.min(axis=1)], axis=1)
+        stops = np.stack([first[interrupts, OUTSIDE], last[interrupts, OUTSIDE]], axis=1)
+        return _length(spans, np.concatenate([stops, self._silences(treatment)]))
+
+    def _silences(self, treatment: int) -> Floats:
+        """What lies between the hours in which both arms had requests: begins and ends."""
+        shared = np.array(sorted(self._slots[0] & self._slots[treatment])) * SLOT_S
+        return np.stack([np.append(-np.inf, shared + SLOT_S), np.append(shared, np.inf)], axis=1)
 
     def _in_order(self) -> I32:
         """The endpoint's plans that have been in force, in the order of their first requests."""

@@ -195,6 +195,14 @@ def test_a_router_that_keeps_an_old_plan_takes_no_time_from_the_others() -> None
     assert clock.seconds == pytest.approx(798, abs=2)
 
 
+def test_hours_in_which_an_arm_has_no_request_are_silence() -> None:
+    clock = Clock()
+    for begin in (0, 82_800):
+        clock.pass_time(begin + 1, begin + 1201, "0-p", 50)
+    clock.pass_time(40_000, 40_001, "0-p", 50)
+    assert clock.seconds == pytest.approx(3600 + 1200, abs=5)
+
+
 def test_shared_time_does_not_depend_on_the_order_of_the_records() -> None:
     parts = [(1, 101, "0-p", 50), (101, 301, "1-p", 0), (301, 401, "2-p", 50), (401, 501, "3-p", 40)]
     seconds = set()
