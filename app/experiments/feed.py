@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from app.config.experiments import Experiment
-from app.experiments.automation.state import KINDS
+from app.experiments.automation.state import ACTS
 from app.experiments.contract.journal import FeedEvent, JournalEntry, Page, time_of
 from app.experiments.rendering import words
 from app.experiments.runs import BEGUN
@@ -50,7 +50,7 @@ def event_of(entry: JournalEntry, endpoint_of: Callable[[str], str | None]) -> F
 
 def recent_actions(entries: Sequence[JournalEntry], experiment: str, most: int) -> list[tuple[float, str]]:
     """The last actions on an experiment with their times (Unix seconds), the latest last."""
-    own = (entry for entry in reversed(entries) if entry.experiment == experiment and entry.kind in KINDS)
+    own = (entry for entry in reversed(entries) if entry.experiment == experiment and entry.kind in ACTS)
     return [(entry.at, _own_text(entry.detail)) for entry in islice(own, most)][::-1]
 
 
@@ -95,7 +95,7 @@ _FORMS: Mapping[str, tuple[str, Callable[[Detail], Mapping[str, Any]], Callable[
     "run_begun": ("run", _named("started_at"), _run_started),
     "run_state": ("run", _named("state"), _run_state),
     "controller_started": ("controller", _named(), lambda detail: "The controller of experiments started"),
-    **{kind: (kind, _acted, _own_text) for kind in KINDS},
+    **{kind: (kind, _acted, _own_text) for kind in ACTS},
 }
 """The event's kind, the members that it passes on, and its sentence, by the entry's kind. Other entries are not events.
 """

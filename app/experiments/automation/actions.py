@@ -20,6 +20,7 @@ from app.errors import Conflict, PreconditionFailed, SwitchyardError
 from app.experiments.automation.decisions import automation_status, decided, foreseen, next_of_stopped, next_sentence
 from app.experiments.automation.machine import MAX_TRANSITIONS, Transition, next_transition
 from app.experiments.automation.state import (
+    NOTICED,
     Intent,
     Interventions,
     RolloutInput,
@@ -288,7 +289,7 @@ class Actions:
         progress = self._progress(name)
         self.transitions += 1
         progress.transition = self.transitions
-        if transition.kind != "done":
+        if transition.kind not in ("done", NOTICED):
             progress.refusals, progress.retry_at = 0, 0.0
         progress.last_error = progress.last_error if transition.state.intent is not None else ""
         known = {stop.id: progress.stops.get(stop.id, (0, now)) for stop in self._states[name].stops}

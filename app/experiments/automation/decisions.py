@@ -108,17 +108,19 @@ def _pause(state: State, facts: RolloutInput, request: ManualDecision, now: floa
 
 
 def _resume(state: State, facts: RolloutInput, request: ManualDecision, now: float) -> Transition:
+    # Who names a revision has seen the alarms that it covers, and no later one.
+    seen = now if request.revision is None or state.noticed is None else state.noticed
     if state.phase == "running":
         if not (facts.standing or live_alarms(state, facts)):  # the latter are of guardrails that only tell
             raise Conflict("The experiment runs: there is nothing to resume")
-        return transition_to(state, "decision", "", by=request.by, cleared_until=now, armed_since=now)
+        return transition_to(state, "decision", "", by=request.by, cleared_until=seen, armed_since=now)
     if facts.experiment.state == "paused":
         raise Conflict("Its configuration says `state: paused`: change it there")
     if facts.has_control_plane and (state.stops or state.intent is not None):
         raise Conflict("The rollback is not complete yet, some routers may still have the plan before: resume later")
     transition, cleared = resumed(state, now, "", request.by, "decision"), state.cleared_until
     if state.cause == "alarm":
-        cleared = now
+        cleared = seen
     elif facts.standing:  # no later alarm: it may have come after the manager looked
         cleared = state.armed_since
     return Transition(msgspec.structs.replace(transition.state, cleared_until=cleared), transition.kind, "")

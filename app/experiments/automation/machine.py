@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from app.config.experiments import Ramp
 from app.experiments.automation.state import (
+    NOTICED,
     Intent,
     Phase,
     RolloutInput,
@@ -142,10 +143,16 @@ def next_transition(state: State, facts: RolloutInput, now: float) -> Transition
     """The next transition; None: nothing happens until the facts or the time change. `now`: Unix seconds."""
     if facts.experiment.mode == "aa":
         return None
+    known = [] if state.noticed is None else [state.noticed]
+    latest = max([*known, *(alarm.at for alarm in facts.alarms)], default=None)
     for rule in _RULES:
         if (transition := rule(state, facts, now)) is not None:
-            return transition
-    return None
+            return Transition(replace(transition.state, noticed=latest), transition.kind, transition.text)
+    new = [alarm for alarm in live_alarms(state, facts) if state.noticed is None or alarm.at > state.noticed]
+    if not new or state.phase == "stopped":
+        return None
+    # A manager who has not seen it must not clear it.
+    return transition_to(state, NOTICED, "; ".join(alarm.text for alarm in new), noticed=latest)
 
 
 def transition_to(state: State, kind: str, text: str, /, **changes: object) -> Transition:

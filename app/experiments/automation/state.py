@@ -134,7 +134,11 @@ def author_of(name: str) -> str:
     return f"experiment {name}"
 
 
-KINDS = ("ramp", "intent", "done", "stop", "stop_lifted", "paused", "resumed", "stopped", "decision")
+ACTS = ("ramp", "intent", "done", "stop", "stop_lifted", "paused", "resumed", "stopped", "decision")
+"""The journal's entries about acts."""
+NOTICED = "noticed"
+"""The kind of those about an alarm after which nothing is done: the revision that managers name changes with it."""
+KINDS = (*ACTS, NOTICED)
 """The journal's entries with a state."""
 
 Phase = Literal["running", "paused", "stopped"]
@@ -182,6 +186,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """A manager has cleared guardrails' alarms until then; later ones stand when guardrails count anew."""
     seen: list[str] = []
     """Alarms and verdicts that have paused it before."""
+    noticed: float | None = None
+    """The time of the latest of guardrails' alarms that the revision covers."""
 
     @property
     def interventions(self) -> Interventions:

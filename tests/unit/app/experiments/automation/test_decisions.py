@@ -4,12 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.experiments.analysis.analysis import Analysis
 from app.experiments.api import Answers
+from app.experiments.automation.decisions import decided
+from app.experiments.automation.machine import next_transition
+from app.experiments.automation.state import State
+from app.experiments.contract.questions import ManualDecision
 from app.experiments.recorded import RecordedLedger
 from app.exposures.plans import plan_of
+from tests.support.experiments.acting_facts import START, alarmed, experiment, facts
 from tests.support.processes.stage import RAMP, Stage, plain
 
 
@@ -58,6 +64,31 @@ async def test_promote_gives_all_but_the_holdout_and_ends_the_experiment(tmp_pat
     assert (acting["state"], acting["cause"], acting["share"]) == ("stopped", "promoted", 90)
     for action in ("promote", "advance", "pause", "resume", "rollback", "stop"):
         assert "the experiment is stopped (promote by alice" in refusal(stage, action).lower()
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_resume_clears_what_the_revision_covers(paused: bool) -> None:
+    """An alarm after which nothing is done changes the revision, too: whoever resumes must have seen it."""
+    first, second = (alarmed("alert", at=START + at, event=event) for at, event in ((10, "stalled"), (99, "error")))
+    state = State(started_at=START)
+    if paused:
+        state = State(started_at=START, phase="paused", cause="alarm")
+    section = experiment(ramp=None)
+    one, both = facts(section, guardrails=[first]), facts(section, guardrails=[first, second])
+    noticed = next_transition(state, one, START + 11)
+    assert noticed is not None
+    assert (noticed.kind, noticed.state.revision) == ("noticed", 1)
+    assert next_transition(noticed.state, one, START + 12) is None
+    order = ManualDecision(action="resume", reason="mended", by="alice", revision=1)
+    done = decided(noticed.state, both, order, START + 100)
+    assert done.state.cleared_until == START + 10
+    assert "error" not in done.text
+    again = next_transition(noticed.state, both, START + 100)
+    assert again is not None
+    assert again.state.revision == 2
+    assert decided(again.state, both, order, START + 101).state.cleared_until == START + 99
+    whatever = msgspec.structs.replace(order, revision=None)
+    assert decided(noticed.state, both, whatever, START + 102).state.cleared_until == START + 102
 
 
 async def test_a_pause_keeps_the_traffic_and_resume_goes_on_from_there(tmp_path: Path) -> None:
