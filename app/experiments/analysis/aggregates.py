@@ -613,6 +613,8 @@ class SufficientStatistics:
             return np.array([[0.0, 1.0], [1.0, 1.0]])
         if measure.metric in LATENCIES and longest:
             return np.vstack([seen, [math.log(longest) if measure.on_logarithms else longest, 1.0]])
+        if measure.kind == "ratio" and longest and len(seen):
+            return np.vstack([seen, [[0.0, longest], [seen[:, 0].max(), longest]]])
         return seen
 
     def _reach_of(self, column: int, n: float, x: float, d: float, missing: int, longest: float) -> Slack:
