@@ -45,6 +45,7 @@ from app.experiments.statistics.look import (
     look_of_requests,
     merged,
 )
+from app.experiments.statistics.missing import StrataSums, reach, reach_anywhere
 from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift, reach_of_quantile
 from app.experiments.statistics.sequences import Interval
 from app.experiments.storage.columns import I32, RowColumns
@@ -275,6 +276,16 @@ class UnitHistory:
 AnyEstimate = Estimate | QuantileEstimate
 
 
+class _InStrata(NamedTuple):
+    """What is known where a treatment and control are compared."""
+
+    sums: StrataSums
+    band: Ints
+    """Of each stratum its share's; -1 where no request has a value."""
+    missing: Floats
+    """Ended requests without a value: shape (strata, 2)."""
+
+
 class SubgroupLook(NamedTuple):
     """The looks at a subgroup and at all other units, with what the requests without a value allow for in each."""
 
@@ -325,11 +336,14 @@ class SufficientStatistics:
         size = len(measures)
         self._first_exposures = first_exposures
         self._history = UnitHistory(size)
-        self._missing: Ints = np.zeros((size, len(arms.names)), np.int64)
-        """Ended requests of each arm that lack each measure's value."""
-        self.unknown: Ints = np.zeros(len(arms.names), np.int64)
-        self.running: Ints = np.zeros(len(arms.names), np.int64)
-        """Requests of each arm that have started and not ended; `unknown` if that was long ago (`Arrivals`)."""
+        self._missing = Growing(np.int64, size, len(arms.names))
+        """Ended requests of each recorded stratum and arm that lack each measure's value."""
+        self._in_strata_known: dict[tuple[int, int], _InStrata] = {}
+        """Of measures and treatments, since the last request was added."""
+        self.unknown: Ints = np.zeros((len(arms.names), 1), np.int64)
+        self.running: Ints = np.zeros((len(arms.names), 1), np.int64)
+        """Requests of each arm and set of weights that have started and not ended; `unknown` if that was long ago
+        (`Arrivals`)."""
         self.held: Held | None = None
         self._extremes: list[Floats] = [np.empty((0, 2))] * size
         """The extreme ones of each measure's numerators with their denominators: shape (pairs, 2)."""
@@ -359,8 +373,10 @@ class SufficientStatistics:
         self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
         self._extend_extremes(values)
-        for arm in range(self._missing.shape[1]):
-            self._missing[:, arm] += missing[placed.arm == arm].sum(axis=0)
+        self._missing.resize(len(self.strata))
+        for column in np.flatnonzero(missing.any(axis=0)).tolist():
+            np.add.at(self._missing.values[:, column], (stratum, placed.arm), missing[:, column])
+        self._in_strata_known.clear()
         np.add.at(self._per_stratum.values, stratum, 1.0)
         self._totals.add(block)
         self._cells.add(block)
@@ -583,28 +599,97 @@ class SufficientStatistics:
         return n, x, d
 
     def slack(self, column: int, treatment: int, missing: Ints) -> Slack:
-        """How far a comparison may be off because of so many requests of each arm without a row.
+        """How far a comparison may be off because of so many requests without a row, of each arm and set of weights.
 
-        Each may have any value that was ever seen, and a latency of up to `HORIZON_S`.
+        Each may have any value that was ever seen, and a latency of up to `HORIZON_S`. It may be in any stratum of its
+        share: what else decides on that is not known before its row.
         """
-        return self._slack(column, treatment, missing, HORIZON_S)
+        measure = self.measures[column]
+        if measure.feedback or not missing[[0, treatment]].any():
+            return NO_SLACK
+        if measure.kind == "quantile":
+            return self._slack_of_quantile(column, treatment, missing.sum(axis=1), HORIZON_S)
+        known, compared = self._in_strata(column, treatment), self._compared(treatment)
+        bands = self.strata.bands_of_sets(treatment, self._arms.weights, compared)[: missing.shape[1]]
+        anywhere = np.zeros((int(bands.max()) + 1, 2))
+        np.add.at(anywhere, bands, missing[[0, treatment]].T * self._share_in_strata)
+        nothing, pairs = np.zeros_like(known.missing), self._possible(column, HORIZON_S)
+        return reach_anywhere(known.sums, nothing, known.band, anywhere, pairs, _scale(measure))
 
     def slack_of_missing(self, column: int, treatment: int) -> Slack:
         """The same because of the requests that ended without a value: each may have had any that was ever seen."""
-        return self._slack(column, treatment, self._missing[column], 0.0)
+        measure, missing = self.measures[column], self._missing.values[:, column].sum(axis=0)
+        if measure.feedback or not missing[[0, treatment]].any():
+            return NO_SLACK
+        if measure.kind == "quantile":
+            return self._slack_of_quantile(column, treatment, missing, 0.0)
+        known = self._in_strata(column, treatment)
+        return reach(known.sums, known.missing, self._possible(column, 0.0), _scale(measure))
 
-    def _slack(self, column: int, treatment: int, missing: Ints, longest: float) -> Slack:
-        control = self._reach(column, 0, int(missing[0]), longest)
-        treated = self._reach(column, treatment, int(missing[treatment]), longest)
+    def _in_strata(self, column: int, treatment: int) -> _InStrata:
+        """The sums from which a look has its estimate. Each look asks several times."""
+        known = self._in_strata_known.get((column, treatment))
+        if known is None:
+            of_units = self._codes is not None
+            known = (self._in_strata_of_units if of_units else self._in_strata_of_requests)(column, treatment)
+            self._in_strata_known[column, treatment] = known
+        return known
+
+    @property
+    def _share_in_strata(self) -> float:
+        """The share of requests that `_in_strata` sums up."""
+        return self._cells.share if self._codes is not None else 1.0
+
+    def _in_strata_of_requests(self, column: int, treatment: int) -> _InStrata:
+        strata, bands = self._compared(treatment)
+        sums, becomes = self._totals.merging(column, strata, bands, treatment)
+        together, missing = np.zeros_like(sums[..., :3]), np.zeros(sums.shape[:2])
+        np.add.at(together, becomes, sums[..., :3])
+        counted = strata[: len(self._missing)]
+        np.add.at(missing, becomes[counted], self._missing.values[:, column, [0, treatment]])
+        band = np.full(len(sums), -1)
+        band[strata] = bands
+        compared = StrataSums(*np.moveaxis(together, -1, 0))
+        return _InStrata(compared, np.where(compared.n.any(axis=1), band, -1), missing)
+
+    def _in_strata_of_units(self, column: int, treatment: int) -> _InStrata:
+        codes, strata = self._codes, self._compared(treatment).codes
+        assert codes is not None, "strata are those of units"
+        lines = self._cells.lines(column, strata, treatment)
+        lacking, code_lacking = self._subgroups.lacking(column, treatment, strata, codes)
+        code = self._cells.line_codes(lines, codes)
+        stratum = within(lines.stratum.astype(np.int32), code, lines.unit.astype(np.int64), lines.arm)
+        width = int(max(code.max(initial=-1), code_lacking.max(initial=-1))) + 1
+        split, split_lacking = lines.stratum * width + code, lacking.stratum * width + code_lacking
+        # What a stratum became in the look; one in which no request has a value is its own.
+        known, first = np.unique(split, return_index=True)
+        among = np.isin(split_lacking, known)
+        new, place = np.unique(split_lacking[~among], return_inverse=True)
+        size = int(stratum.max(initial=-1)) + 1
+        of_lacking = np.full(len(split_lacking), size)
+        of_lacking[among] = stratum[first][np.searchsorted(known, split_lacking[among])]
+        of_lacking[~among] += place.reshape(-1)
+        size += len(new)
+        n, x, d = (
+            np.bincount(2 * stratum + lines.arm, values, 2 * size).reshape(-1, 2).astype(np.float64)
+            for values in (lines.n, lines.x, lines.d)
+        )
+        missing = np.bincount(2 * of_lacking + lacking.arm, lacking.n * self._cells.share, 2 * size).reshape(-1, 2)
+        band = np.full(size, -1)
+        band[stratum] = lines.stratum
+        return _InStrata(StrataSums(n, x, d), band, missing.astype(np.float64))
+
+    def _slack_of_quantile(self, column: int, treatment: int, missing: Ints, longest: float) -> Slack:
+        """`missing`: of each arm."""
+        control, treated = (self._reach_of_quantile(column, arm, int(missing[arm]), longest) for arm in (0, treatment))
         return Slack(treated.down + control.up, treated.up + control.down)
 
-    def _reach(self, column: int, arm: int, missing: int, longest: float) -> Slack:
-        n, x, d = self.sums(column, arm)
-        measure = self.measures[column]
-        if measure.kind == "quantile" and missing and n:
-            raw, possible = self._raw[measure.metric].of_arm(arm), self._possible(column, longest)[:, 0]
-            return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, possible.min(), possible.max())
-        return self._reach_of(column, n, x, d, missing, longest)
+    def _reach_of_quantile(self, column: int, arm: int, missing: int, longest: float) -> Slack:
+        n, measure = self.sums(column, arm)[0], self.measures[column]
+        if not missing or not n:
+            return NO_SLACK
+        raw, possible = self._raw[measure.metric].of_arm(arm), self._possible(column, longest)[:, 0]
+        return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, possible.min(), possible.max())
 
     def _possible(self, column: int, longest: float) -> Floats:
         """The extremes of what a request without a value may have: shape (pairs, 2), see `extremes`."""

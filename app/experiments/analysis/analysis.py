@@ -312,7 +312,7 @@ class Analysis:
         if ended is not None:
             self._watched.add_values(*ended, self._collected.add(*ended))
         after = self._collected.unknown, self._collected.running
-        if ended is not None or any((shares != now).any() for shares, now in zip(before, after, strict=True)):
+        if ended is not None or not all(map(np.array_equal, before, after)):
             self._version += 1
 
     def add_late(self, late: OverdueColumns) -> None:

@@ -216,13 +216,14 @@ class Arrivals:
         self.index = HashIndex()
         self._at = Growing(np.float64)
         self._arm = Growing(np.int8)
+        self._weights = Growing(np.int32)
         self._router = Growing(np.uint64)
         self._gone: Hashes = np.zeros(0, np.uint64)
         self._open = Growing(np.bool_)
         self._waiting: list[Ended] = []
         self._now = self._holding_since = -np.inf
         """Unix seconds. Running requests from before `_holding_since` hold up no other."""
-        self._forgotten: Ints = np.zeros(arms, np.int64)
+        self._forgotten: Ints = np.zeros((arms, 1), np.int64)
         self._kept = least_kept
 
     def start(self, starts: StartColumns, placed: ArmAssignment) -> None:
@@ -245,6 +246,7 @@ class Arrivals:
         new = first[position >= known]
         self._at.append(requests.at[new])
         self._arm.append(placed.arm[new])
+        self._weights.append(placed.weights[new])
         self._router.append(requests.router[new])
         self._open.append(np.full(len(new), is_open))
         self._now = max(self._now, float(np.fmin(requests.at, requests.arrived).max()))
@@ -291,17 +293,20 @@ class Arrivals:
 
     @property
     def running(self) -> Ints:
-        """Requests of each arm that have not ended, as far as is known."""
+        """Requests of each arm and set of weights that have not ended, as far as is known."""
         return self._count(self._open.values)
 
     @property
     def unknown(self) -> Ints:
-        """Those of them, in each arm, that hold up no later ones."""
+        """Those of them that hold up no later ones."""
         return self._count(self._open.values & ~self._holding)
 
     def _count(self, which: NDArray[np.bool_]) -> Ints:
-        counts = np.bincount(self._arm.values[which], minlength=len(self._forgotten))
-        return (self._forgotten + counts).astype(np.int64)
+        arm, weights = self._arm.values[which], self._weights.values[which]
+        known = self._forgotten.shape[1]
+        counts = np.pad(self._forgotten, ((0, 0), (0, max(0, int(weights.max(initial=0)) + 1 - known))))
+        np.add.at(counts, (arm, weights), 1)
+        return counts
 
     def _forget(self) -> None:
         """Forgets old requests, once they may be many: those that have ended, and those that never will."""
@@ -312,7 +317,7 @@ class Arrivals:
         self._forgotten = self._count(lost)
         kept = np.flatnonzero((is_open & ~lost) | (at >= self._now - HORIZON_S))
         self.index.keep(kept)
-        for column in (self._at, self._arm, self._router, self._open):
+        for column in (self._at, self._arm, self._weights, self._router, self._open):
             column.keep(kept)
         self._kept = max(self._least_kept, 2 * len(kept))
 

@@ -169,6 +169,21 @@ class Strata:
         _, code = np.unique(np.stack([bands, self._rest.values]), axis=1, return_inverse=True)
         return ComparedStrata(code.reshape(-1).astype(np.int32), bands)
 
+    def bands_of_sets(self, treatment: int, weights: Ints, compared: ComparedStrata) -> Ints:
+        """The band to which each set of weights belongs: one of its own if no request of such a share has been counted,
+        unless there are so many shares that neighbours are merged.
+        """
+        shares = np.round(shares_of(treatment, weights), 9)
+        recorded = shares[self._weights.values]
+        if not len(recorded):
+            return np.unique(shares, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        nearest = np.abs(shares[:, None] - recorded).argmin(axis=1)
+        bands: Ints = compared.bands[nearest]
+        if len(np.unique(recorded)) <= MAX_SHARES:
+            new = shares != recorded[nearest]
+            bands[new] = compared.bands.max() + 1 + np.unique(shares[new], return_inverse=True)[1].reshape(-1)
+        return bands
+
 
 def shares_of(treatment: int, weights: Ints) -> Floats:
     """A treatment's share against control under each set of weights, which are as in `Arms`."""
@@ -423,6 +438,22 @@ class ArmMoments:
         merged (`merging`) within `bands`, of each recorded stratum. `without`: as in `UnitTable.lines`. `only`: of
         these recorded strata.
         """
+        sums, becomes = self.merging(metric, strata, bands, treatment, without, only=only)
+        together = np.zeros_like(sums)
+        np.add.at(together, becomes, sums)
+        return Moments(*np.moveaxis(together, -1, 0))
+
+    def merging(
+        self,
+        metric: int,
+        strata: I32,
+        bands: Ints,
+        treatment: int,
+        without: "ArmMoments | None" = None,
+        *,
+        only: NDArray[np.bool_] | None = None,
+    ) -> tuple[Floats, Ints]:
+        """The sums of each of the comparison's strata, and the number of the one that it becomes in `moments`."""
         pair = self._sums.values[:, [0, treatment], metric].copy()
         if only is not None:
             pair[~only[: len(pair)]] = 0.0
@@ -432,9 +463,7 @@ class ArmMoments:
         sums, wider = np.zeros((count, 2, 6)), np.zeros(count, np.int64)
         np.add.at(sums, strata[: len(pair)], pair)
         wider[strata] = bands
-        together = np.zeros_like(sums)
-        np.add.at(together, merging(sums[..., 0], wider), sums)
-        return Moments(*np.moveaxis(together, -1, 0))
+        return sums, np.asarray(merging(sums[..., 0], wider), np.int64)
 
 
 def _line_keys(block: CellBlock) -> Hashes:
@@ -596,6 +625,14 @@ class SubgroupCells:
             subgroup: (counts[inside].sum(axis=0) + unknown, counts[~inside].sum(axis=0) + unknown)
             for subgroup, inside in self._each()
         }
+
+    def lacking(self, column: int, treatment: int, strata: I32, codes: CodesOf) -> tuple[UnitSums, I32]:
+        """How many requests of each unit that comes back lack a value, and the code of each line's unit. `strata` as in
+        `UnitTable.lines`.
+        """
+        assert isinstance(self._missing, UnitTable), "units come back"
+        lines = self._missing.lines(column, strata, treatment)
+        return lines._replace(n=lines.n / self._missing.share), self._missing.line_codes(lines, codes)
 
     def codes(self, units: Hashes) -> I32:
         """The recorded stratum of each unit's first request; -1 where that is not known."""

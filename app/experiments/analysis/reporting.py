@@ -418,7 +418,7 @@ def reported(
         weights=_weights(experiment, config, watched.arms),
         units=dict(zip(names, watched.sample_ratio.units, strict=True)),
         requests=dict(zip(names, collected.requests.tolist(), strict=True)),
-        running=dict(zip(names, collected.running.tolist(), strict=True)),
+        running=dict(zip(names, collected.running.sum(axis=1).tolist(), strict=True)),
         waiting=collected.held.requests if collected.held is not None else 0,
         treated=watched.treated.total,
         step_units=watched.treated.step_units,

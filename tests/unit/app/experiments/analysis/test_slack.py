@@ -1,13 +1,26 @@
 """What requests without a value, or without an end, allow for."""
 
-from tests.support.experiments.world import DAY_S, START, World, analysis_of, config
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.experiments.analysis.aggregates import SufficientStatistics
+from app.experiments.analysis.analysis import Analysis
+from app.experiments.statistics.look import Slack
+from app.exposures.wire import Failure
+from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, World, analysis_of, config
+
+FASTEST, SLOWEST = 0.05, 8.0
+PLAIN: dict[str, Any] = {"guardrails": [], "covariates": []}
 
 
 def test_streams_that_go_on_may_have_had_few_tokens_in_ten_minutes() -> None:
     """Seven of green's 3,000, whose others are 15 % faster, would make its rate the lower one."""
     world = World(slower=1 / 1.15, hangs=0.001, error_rate=(0.0, 0.0))
-    rate = {"primary": [{"metric": "tokens_per_second", "minimal_effect": 0.05}], "strata": [], "guardrails": []}
-    analysis = analysis_of(world, config(**rate))
+    rate = {"metric": "tokens_per_second", "minimal_effect": 0.05}
+    analysis = analysis_of(world, config(primary=[rate], strata=[], guardrails=[]))
     world.requests(6000).tell(analysis)
     analysis.tick(START + 1.1 * DAY_S)
     report = analysis.report(START + 1.1 * DAY_S)
@@ -18,3 +31,112 @@ def test_streams_that_go_on_may_have_had_few_tokens_in_ten_minutes() -> None:
     assert tokens.effect.estimate > 0.14
     assert tokens.effect.lower is not None
     assert tokens.effect.lower < 0.05, "each had the least tokens in the longest time"
+
+
+def ramp(shares: list[int], *, fails: list[float], sticky: str | None = None, **how: Any) -> SufficientStatistics:
+    """The sums of 2,000 requests at the first and the last of green's `shares`, and 500 at others. A part `fails`,
+    or has the first token that `filled` says for blue, and for green. `long`: only long prompts do.
+    """
+    world, settings = World(), {"strata": how.get("strata", []), **PLAIN}
+    analysis = analysis_of(world, config(sticky=sticky, **settings))
+    rng, filled = np.random.default_rng(1), how.get("filled")
+    for step, (share, part) in enumerate(zip(shares, fails, strict=True)):
+        count = 500 if 0 < step < len(shares) - 1 else 2000
+        world.weights, world.plan = (100 - share, share), f"{step}-aaaaaaaa"
+        # a user stays at its step and arm, and has long or short prompts
+        user = 10_000 * step + rng.integers(0, count // 2, count)
+        draws = np.random.default_rng(step).random((2, 10_000))[:, user % 10_000]
+        green, long = draws[0] < share / 100, draws[1] < 0.3
+        ttft = np.clip(np.exp(rng.normal(-1, 0.5, count)) * np.where(long, 4, 1), FASTEST, SLOWEST)
+        ttft[:4] = FASTEST, FASTEST, SLOWEST, SLOWEST
+        fail = (rng.random(count) < part) & (long | (not how.get("long", False))) & (np.arange(count) > 3)
+        if filled is not None:
+            ttft[fail] = np.where(green, filled[1], filled[0])[fail]
+            fail[:] = False
+        columns = {
+            "ttft_s": np.where(fail, np.nan, ttft),
+            "served": np.where(fail, -1, np.where(green, world.codes[GREEN], world.codes[BLUE])),
+            "status": np.where(fail, 502, 200),
+            "error": np.where(fail, Failure.UNREACHABLE, Failure.NONE),
+            "prompt_bytes": np.where(long, 9000, 500),
+        }
+        at = np.sort(START + step * DAY_S + rng.random(count) * DAY_S / 2)
+        world.answered(at, user, green, **columns).tell(analysis)
+    return collected(analysis)
+
+
+def collected(analysis: Analysis) -> SufficientStatistics:
+    return analysis._collected  # noqa: SLF001  reports do not show what is allowed for
+
+
+def estimate(sums: SufficientStatistics) -> float:
+    look = sums.look(0, 1)
+    assert look is not None
+    return look.est
+
+
+KINDS = [
+    pytest.param({"sticky": None}, id="requests"),
+    pytest.param({"sticky": "user"}, id="units"),
+    pytest.param({"sticky": None, "strata": ["prompt_bytes"], "long": True}, id="requests by size"),
+    pytest.param({"sticky": "user", "strata": ["prompt_bytes"], "long": True}, id="units by size"),
+]
+
+
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("shares", [[5, 50, 95], [50, 50, 50]])
+def test_missing_values_allow_for_exactly_what_the_extreme_ones_would_change(
+    shares: list[int], how: dict[str, Any]
+) -> None:
+    fails = [0.0, 0.2, 0.0]
+    sums = ramp(shares, fails=fails, **how)
+    est, slack = estimate(sums), sums.slack_of_missing(0, 1)
+    extremes = (SLOWEST, FASTEST), (FASTEST, SLOWEST)
+    least, most = (estimate(ramp(shares, fails=fails, filled=values, **how)) for values in extremes)
+    assert slack == pytest.approx((est - least, most - est), abs=1e-9)
+
+
+def test_under_one_split_they_allow_for_what_an_arms_mean_does() -> None:
+    sums = ramp([50, 50, 50], fails=[0.0, 0.2, 0.0])
+    low, high = [], []
+    for arm in (0, 1):
+        n, x, _ = sums.sums(0, arm)
+        requests = sums.requests[arm]
+        low.append(x / n - (x + (requests - n) * math.log(FASTEST)) / requests)
+        high.append((x + (requests - n) * math.log(SLOWEST)) / requests - x / n)
+    assert sums.slack_of_missing(0, 1) == pytest.approx((low[1] + high[0], high[1] + low[0]))
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_what_fails_while_the_treatment_has_no_traffic_allows_for_nothing(how: dict[str, Any]) -> None:
+    sums = ramp([50, 0, 50], fails=[0.0, 0.5, 0.0], **how)
+    assert sums.requests[0] - sums.requests_with_value(0, 0) > 50
+    assert sums.slack_of_missing(0, 1) == Slack()
+
+
+@pytest.mark.parametrize("strata", [[], ["prompt_bytes"]])
+def test_requests_without_an_end_count_under_their_own_plan(strata: list[str]) -> None:
+    """The same few cost more where few are compared, and nothing where one arm has no traffic."""
+    sums = ramp([5, 50, 0, 95], fails=[0.0] * 4, strata=strata)
+    slacks = []
+    for step in range(4):
+        unknown = np.zeros((2, 4), np.int64)
+        unknown[0, step] = 3
+        slacks.append(sums.slack(0, 1, unknown))
+    assert slacks[1].down > slacks[0].down > 0
+    assert slacks[1].up > 0
+    assert slacks[2] == Slack()
+
+
+def test_running_requests_are_told_apart_by_their_plan() -> None:
+    world = World(hangs=0.01)
+    analysis = analysis_of(world, config(**PLAIN))
+    running = []
+    for step, share in enumerate((50, 20)):
+        world.weights, world.plan = (100 - share, share), f"{step}-aaaaaaaa"
+        recorded = world.requests(1000, since=START + step * DAY_S)
+        recorded.tell(analysis)
+        running.append(len(recorded.late))
+    assert min(running) > 0
+    assert collected(analysis).running.sum(axis=0).tolist() == running
+    assert collected(analysis).running[0].sum() == 0
