@@ -46,7 +46,7 @@ from app.experiments.statistics.look import (
     merged,
 )
 from app.experiments.statistics.missing import StrataSums, reach, reach_anywhere
-from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift, reach_of_quantile
+from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift, reach_of_quantiles
 from app.experiments.statistics.sequences import Interval
 from app.experiments.storage.columns import I32, RowColumns
 
@@ -115,6 +115,12 @@ class RawValues:
         elif len(unit):
             stratum = np.asarray(merged(stratum, bands[recorded], unit, treated), np.int32)
         return self._value.values[kept], unit, stratum, treated
+
+    def in_bands(self, treatment: int, bands: Ints) -> tuple[Floats, Ints, NDArray[np.int64]]:
+        """`(value, band, arm)` of control and one treatment, arms 0 and 1. `bands`: of each recorded stratum."""
+        arm = self._arm.values
+        kept = (arm == 0) | (arm == treatment)
+        return self._value.values[kept], bands[self._stratum.values[kept]], (arm[kept] != 0).astype(np.int64)
 
     def of_arm(self, arm: int) -> Floats:
         """The values of one arm."""
@@ -607,22 +613,25 @@ class SufficientStatistics:
         measure = self.measures[column]
         if measure.feedback or not missing[[0, treatment]].any():
             return NO_SLACK
-        if measure.kind == "quantile":
-            return self._slack_of_quantile(column, treatment, missing.sum(axis=1), HORIZON_S)
-        known, compared = self._in_strata(column, treatment), self._compared(treatment)
-        bands = self.strata.bands_of_sets(treatment, self._arms.weights, compared)[: missing.shape[1]]
+        bands = self.strata.bands_of_sets(treatment, self._arms.weights, self._compared(treatment))[: missing.shape[1]]
         anywhere = np.zeros((int(bands.max()) + 1, 2))
-        np.add.at(anywhere, bands, missing[[0, treatment]].T * self._share_in_strata)
+        np.add.at(anywhere, bands, missing[[0, treatment]].T)
+        if measure.kind == "quantile":
+            return self._slack_of_quantile(column, treatment, anywhere, HORIZON_S)
+        known, anywhere = self._in_strata(column, treatment), anywhere * self._share_in_strata
         nothing, pairs = np.zeros_like(known.missing), self._possible(column, HORIZON_S)
         return reach_anywhere(known.sums, nothing, known.band, anywhere, pairs, _scale(measure))
 
     def slack_of_missing(self, column: int, treatment: int) -> Slack:
         """The same because of the requests that ended without a value: each may have had any that was ever seen."""
-        measure, missing = self.measures[column], self._missing.values[:, column].sum(axis=0)
-        if measure.feedback or not missing[[0, treatment]].any():
+        measure, missing = self.measures[column], self._missing.values[:, column, [0, treatment]]
+        if measure.feedback or not missing.any():
             return NO_SLACK
         if measure.kind == "quantile":
-            return self._slack_of_quantile(column, treatment, missing, 0.0)
+            bands = self._compared(treatment).bands
+            of_bands = np.zeros((int(bands.max()) + 1, 2))
+            np.add.at(of_bands, bands[: len(missing)], missing)
+            return self._slack_of_quantile(column, treatment, of_bands, 0.0)
         known = self._in_strata(column, treatment)
         return reach(known.sums, known.missing, self._possible(column, 0.0), _scale(measure))
 
@@ -679,17 +688,15 @@ class SufficientStatistics:
         band[stratum] = lines.stratum
         return _InStrata(StrataSums(n, x, d), band, missing.astype(np.float64))
 
-    def _slack_of_quantile(self, column: int, treatment: int, missing: Ints, longest: float) -> Slack:
-        """`missing`: of each arm."""
-        control, treated = (self._reach_of_quantile(column, arm, int(missing[arm]), longest) for arm in (0, treatment))
-        return Slack(treated.down + control.up, treated.up + control.down)
-
-    def _reach_of_quantile(self, column: int, arm: int, missing: int, longest: float) -> Slack:
-        n, measure = self.sums(column, arm)[0], self.measures[column]
-        if not missing or not n:
+    def _slack_of_quantile(self, column: int, treatment: int, missing: Floats, longest: float) -> Slack:
+        """`missing`: of each band of shares and arm, control first."""
+        raw, measure = self._raw[self.measures[column].metric], self.measures[column]
+        kept = [len(raw.of_arm(arm)) / max(self.sums(column, arm)[0], 1.0) for arm in (0, treatment)]
+        values, band, arm = raw.in_bands(treatment, self._compared(treatment).bands)
+        if not missing.any() or not len(values):
             return NO_SLACK
-        raw, possible = self._raw[measure.metric].of_arm(arm), self._possible(column, longest)[:, 0]
-        return reach_of_quantile(raw, measure.quantile, missing * len(raw) / n, possible.min(), possible.max())
+        possible = self._possible(column, longest)[:, 0]
+        return reach_of_quantiles(values, band, arm, measure.quantile, missing * kept, possible.min(), possible.max())
 
     def _possible(self, column: int, longest: float) -> Floats:
         """The extremes of what a request without a value may have: shape (pairs, 2), see `extremes`."""

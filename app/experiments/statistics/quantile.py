@@ -196,3 +196,61 @@ def reach_of_quantile(values: Floats, p: float, unknown: float, least: float, mo
     lowest = float(np.quantile(values, low)) if low > 0 else least
     highest = float(np.quantile(values, high)) if high < 1 else most
     return Slack(known - lowest, highest - known)
+
+
+def reach_of_quantiles(
+    values: Floats, band: Codes, arm: Codes, p: float, missing: Floats, least: float, most: float
+) -> Slack:
+    """About how far the shift of quantile `p` may be off because so many values of each band and arm are missing, shape
+    (bands, 2), each between `least` and `most`. `band`, `arm`: of each value.
+
+    Each arm's quantile is taken as that of its values with their strata's weights, which the shift is about the
+    difference of.
+    """
+    size = max(len(missing), int(band.max()) + 1)
+    n = np.bincount(2 * band + arm, minlength=2 * size).reshape(-1, 2).astype(np.float64)
+    filled = n + np.pad(missing, ((0, size - len(missing)), (0, 0)))
+    now, then = _weights(n), _weights(filled)
+    if np.count_nonzero(then) == np.count_nonzero(now) == 1:
+        only = int(np.flatnonzero(now)[0])
+        control, treated = (
+            reach_of_quantile(values[(band == only) & (arm == of_arm)], p, missing[only, of_arm], least, most)
+            if only < len(missing)
+            else NO_SLACK
+            for of_arm in (0, 1)
+        )
+        return Slack(treated.down + control.up, treated.up + control.down)
+    if not now.any():
+        return NO_SLACK
+    reaches = []
+    for of_arm in (0, 1):
+        own = np.flatnonzero(arm == of_arm)
+        own = own[np.argsort(values[own], kind="stable")]
+        value, place = values[own], band[own]
+        known = _weighted(value, (now / np.maximum(n[:, of_arm], 1))[place], p, least, most, 0.0)
+        each, unknown = then / np.maximum(filled[:, of_arm], 1), filled[:, of_arm] - n[:, of_arm]
+        low, high = (
+            _weighted(value, each[place], p, least, most, float((each * unknown).sum()) * share) for share in (-1, 1)
+        )
+        reaches.append(Slack(max(known - low, 0.0), max(high - known, 0.0)))
+    return Slack(reaches[1].down + reaches[0].up, reaches[1].up + reaches[0].down)
+
+
+def _weights(n: Floats) -> Floats:
+    """The overlap weights of strata; 0 where they do not count."""
+    weights: Floats = np.where(n.min(axis=1) >= 2, n.prod(axis=1) / np.maximum(n.sum(axis=1), 1), 0.0)
+    return weights
+
+
+def _weighted(values: Floats, weights: Floats, p: float, least: float, most: float, unknown: float) -> float:
+    """The quantile of sorted `values` with `weights`, and with others of the weight `unknown`: all of them above, or
+    below if it is negative.
+    """
+    kept = weights > 0
+    values, weights = values[kept], weights[kept]
+    total = float(weights.sum())
+    wanted = p * (total + abs(unknown)) + min(unknown, 0.0)
+    if not len(values) or not 0 < wanted < total:
+        return most if unknown > 0 else least
+    below = np.cumsum(weights) - weights
+    return float(np.interp(wanted / total, below / max(below[-1], np.finfo(np.float64).tiny), values))

@@ -37,7 +37,8 @@ def ramp(shares: list[int], *, fails: list[float], sticky: str | None = None, **
     """The sums of 2,000 requests at the first and the last of green's `shares`, and 500 at others. A part `fails`,
     or has the first token that `filled` says for blue, and for green. `long`: only long prompts do.
     """
-    world, settings = World(), {"strata": how.get("strata", []), **PLAIN}
+    world = World()
+    settings = PLAIN | {"strata": []} | {name: how[name] for name in ("strata", "primary") if name in how}
     analysis = analysis_of(world, config(sticky=sticky, **settings))
     rng, filled = np.random.default_rng(1), how.get("filled")
     for step, (share, part) in enumerate(zip(shares, fails, strict=True)):
@@ -140,3 +141,13 @@ def test_running_requests_are_told_apart_by_their_plan() -> None:
     assert min(running) > 0
     assert collected(analysis).running.sum(axis=0).tolist() == running
     assert collected(analysis).running[0].sum() == 0
+
+
+@pytest.mark.parametrize("shares", [[5, 50, 95], [50, 50, 50], [50, 0, 50]])
+def test_missing_values_allow_for_what_the_extreme_ones_would_change_of_a_quantile(shares: list[int]) -> None:
+    fails, p90 = [0.0, 0.1, 0.0], [{"metric": "ttft", "statistic": "p90", "minimal_effect": 0.05}]
+    sums = ramp(shares, fails=fails, primary=p90)
+    est, slack = estimate(sums), sums.slack_of_missing(0, 1)
+    extremes = (SLOWEST, FASTEST), (FASTEST, SLOWEST)
+    least, most = (estimate(ramp(shares, fails=fails, filled=values, primary=p90)) for values in extremes)
+    assert slack == pytest.approx((est - least, most - est), rel=0.25, abs=0.01)
