@@ -407,7 +407,9 @@ class MetricComparison:
         control, treated = (
             collected.requests_with_value(self.column, arm) / own for arm, own in zip(arms, units, strict=True)
         )
-        unknown, running = ((int(of[0]), int(of[self.treatment])) for of in (collected.unknown, collected.running))
+        unknown, running = (
+            (int(of[0].sum()), int(of[self.treatment].sum())) for of in (collected.unknown, collected.running)
+        )
         few = FewEvents((control, treated), unknown, running)
         ln_e = self.rare.ln_e(sets, few.requests)
         return self._tested(LatestLook(ln_e=ln_e, reason=reason, units=units, few=few), self.rare, sets)
