@@ -14,8 +14,8 @@ export const title = "Requests";
 const LOOKS = 6; // for what is recorded of a request that has just ended
 const BETWEEN_LOOKS_MS = 1000;
 const NARROW = 600; // pixels below which a row takes most of a screen, and less is shown at once
-const SHOWN = innerWidth < NARROW ? 15 : 50;
-const GROUPS = innerWidth < NARROW ? 1 : 8; // kinds of failures that are shown before all are
+const SHOWN = { wide: 50, narrow: 15 };
+const GROUPS = { wide: 8, narrow: 1 }; // kinds of failures that are shown before all are
 const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
 const NOWHERE = "-"; // in place of an endpoint: the requests that reached none
 /** @type {[string, string][]} */
@@ -83,8 +83,9 @@ function list(root, { api, poll, announce, parameters }) {
   const filters = new Filters("requests", FILTERS, parameters, { refresh, announce, failed });
   let isLive = true;
   let turn = 0;
-  let most = SHOWN;
-  let groupsShown = GROUPS;
+  const size = innerWidth < NARROW ? "narrow" : "wide";
+  let most = SHOWN[size];
+  let groupsShown = GROUPS[size];
   const shown = h("div", {});
   root.append(stale.element, shown);
 
@@ -292,10 +293,10 @@ function list(root, { api, poll, announce, parameters }) {
   function more({ matching, older_matching, requests: rows }) {
     if (rows.length >= matching + older_matching) return null;
     const press = () => {
-      most += SHOWN;
+      most += SHOWN[size];
       refresh().catch(failed);
     };
-    return h("p", { key: "more" }, h("button", { type: "button", on: { click: press } }, `Show ${SHOWN} more`));
+    return h("p", { key: "more" }, h("button", { type: "button", on: { click: press } }, `Show ${SHOWN[size]} more`));
   }
 
   return poll((signal) => (isLive ? refresh(signal) : null), { failed });
