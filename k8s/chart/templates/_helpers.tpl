@@ -14,7 +14,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "switchyard.secret" -}}{{ .Values.secrets.cluster | default .Release.Name | quote }}{{- end }}
 
-{{- /* (list IMAGE REPOSITORY): its own repository or that one. */}}
 {{/* (list $ REPOSITORY TAG TARGET): without a tag, the chart's own version of that image; a tag has no `+`. */}}
 {{- define "switchyard.image" -}}
 {{- $root := index . 0 }}{{ $tag := default (printf "%s-%s" (replace "+" "_" $root.Chart.AppVersion) (index . 3)) (index . 2) -}}
@@ -22,8 +21,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/* Of the Job: the routers' image fetches from a hub, and that of models in packages has them. */}}
-{{- define "switchyard.weightsTag" -}}
-{{ default (ternary "" .Values.image.tag (contains "package:" (include "switchyard.fetched" .))) .Values.weights.image.tag }}
+{{- define "switchyard.weightsImage" -}}
+{{- $packages := contains "package:" (include "switchyard.fetched" .) }}{{ $own := .Values.weights.image -}}
+{{ include "switchyard.image" (list . $own.repository (default (ternary "" .Values.image.tag $packages) $own.tag) (ternary "weights" "router" $packages)) }}
 {{- end }}
 
 {{- define "switchyard.restricted" -}}
