@@ -556,7 +556,7 @@ class SufficientStatistics:
         """`sums`: n, x and d of the requests of control and the treatment; `missing`: how many lack a value."""
         lacking = np.ceil(missing * self._cells.share if self._returning else missing)
         control, treated = (
-            self._reach_of(column, float(n), float(x), float(d), int(of_arm), 0.0)
+            self._reach_of(column, float(n), float(x), float(d), int(of_arm))
             for n, x, d, of_arm in zip(*sums, lacking, strict=True)
         )
         return Slack(treated.down + control.up, treated.up + control.down)
@@ -651,15 +651,13 @@ class SufficientStatistics:
 
     def _in_strata_of_requests(self, column: int, treatment: int) -> _InStrata:
         strata, bands = self._compared(treatment)
-        sums, becomes = self._totals.merging(column, strata, bands, treatment)
-        together, missing = np.zeros_like(sums[..., :3]), np.zeros(sums.shape[:2])
-        np.add.at(together, becomes, sums[..., :3])
+        moments, becomes = self._totals.merging(column, strata, bands, treatment)
+        missing, band = np.zeros_like(moments.n), np.full(len(moments.n), -1)
         counted = strata[: len(self._missing)]
         np.add.at(missing, becomes[counted], self._missing.values[:, column, [0, treatment]])
-        band = np.full(len(sums), -1)
         band[strata] = bands
-        compared = StrataSums(*np.moveaxis(together, -1, 0))
-        return _InStrata(compared, np.where(compared.n.any(axis=1), band, -1), missing)
+        sums = StrataSums(moments.n, moments.x, moments.d)
+        return _InStrata(sums, np.where(sums.n.any(axis=1), band, -1), missing)
 
     def _in_strata_of_units(self, column: int, treatment: int) -> _InStrata:
         codes, strata = self._codes, self._compared(treatment).codes
@@ -709,11 +707,11 @@ class SufficientStatistics:
             return np.vstack([seen, [[0.0, longest], [seen[:, 0].max(), longest]]])
         return seen
 
-    def _reach_of(self, column: int, n: float, x: float, d: float, missing: int, longest: float) -> Slack:
+    def _reach_of(self, column: int, n: float, x: float, d: float, missing: int) -> Slack:
         measure = self.measures[column]
         if not missing or measure.feedback or not n:
             return NO_SLACK
-        numerators, denominators = missing * self._possible(column, longest).T
+        numerators, denominators = missing * self._possible(column, 0.0).T
         means = (x + numerators) / (d + denominators)
         return _slack_between(measure, means.min(), x / d, means.max())
 

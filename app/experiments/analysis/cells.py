@@ -438,32 +438,29 @@ class ArmMoments:
         merged (`merging`) within `bands`, of each recorded stratum. `without`: as in `UnitTable.lines`. `only`: of
         these recorded strata.
         """
-        sums, becomes = self.merging(metric, strata, bands, treatment, without, only=only)
-        together = np.zeros_like(sums)
-        np.add.at(together, becomes, sums)
-        return Moments(*np.moveaxis(together, -1, 0))
-
-    def merging(
-        self,
-        metric: int,
-        strata: I32,
-        bands: Ints,
-        treatment: int,
-        without: "ArmMoments | None" = None,
-        *,
-        only: NDArray[np.bool_] | None = None,
-    ) -> tuple[Floats, Ints]:
-        """The sums of each of the comparison's strata, and the number of the one that it becomes in `moments`."""
-        pair = self._sums.values[:, [0, treatment], metric].copy()
+        pair = self._sums.values[:, [0, treatment], metric]
         if only is not None:
             pair[~only[: len(pair)]] = 0.0
         if without is not None:
             pair[: len(without._sums)] -= without._sums.values[:, [0, treatment], metric]
-        count = int(strata.max(initial=-1)) + 1
-        sums, wider = np.zeros((count, 2, 6)), np.zeros(count, np.int64)
-        np.add.at(sums, strata[: len(pair)], pair)
-        wider[strata] = bands
-        return sums, np.asarray(merging(sums[..., 0], wider), np.int64)
+        return _merged(pair, strata, bands)[0]
+
+    def merging(self, metric: int, strata: I32, bands: Ints, treatment: int) -> tuple[Moments, Ints]:
+        """The moments of all requests, and for each of the comparison's strata the number of the one that it becomes
+        there."""
+        return _merged(self._sums.values[:, [0, treatment], metric], strata, bands)
+
+
+def _merged(pair: Floats, strata: I32, bands: Ints) -> tuple[Moments, Ints]:
+    """`pair`: the sums of each recorded stratum, for control and one treatment. `strata`, `bands`: as in `moments`."""
+    count = int(strata.max(initial=-1)) + 1
+    sums, wider = np.zeros((count, 2, 6)), np.zeros(count, np.int64)
+    np.add.at(sums, strata[: len(pair)], pair)
+    wider[strata] = bands
+    becomes = np.asarray(merging(sums[..., 0], wider), np.int64)
+    together = np.zeros_like(sums)
+    np.add.at(together, becomes, sums)
+    return Moments(*np.moveaxis(together, -1, 0)), becomes
 
 
 def _line_keys(block: CellBlock) -> Hashes:

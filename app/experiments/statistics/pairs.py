@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.statistics.events import EventEvidence
+from app.experiments.statistics.events import EventEvidence, two_sided
 from app.experiments.statistics.look import MIN_UNITS, Codes, Floats, sum_of_squares
 from app.experiments.statistics.sequences import Interval, confidence_sequence, ln_e_mix
 
@@ -81,7 +81,7 @@ class Discordant:
         """The evidence now, ln, for a difference in the direction of `units`; at least 0. The largest so far may have
         been for the other one.
         """
-        return max(0.0, float(np.logaddexp(self._more.ln_e, self._less.ln_e)) - math.log(2))
+        return max(0.0, two_sided(self._more.ln_e, self._less.ln_e))
 
     @property
     def units(self) -> tuple[int, int]:

@@ -42,7 +42,7 @@ class _ShiftTest:
             column[kept][order] for column in (values, unit, arm.astype(np.bool_), 2 * cell)
         )
         counted = np.where(ok[:, None], n, 1.0)
-        w = np.where(ok, counted.prod(axis=1) / counted.sum(axis=1), 0.0)
+        w = _weights(n)
         self._factor = (w[:, None] / counted * np.array([-1.0, 1.0]) / w.sum()).ravel()
         self._exchange = np.sqrt(counted / counted[:, ::-1]).ravel()
         self._counts = counted.ravel()
