@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec.structs import replace
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from starlette.requests import Request as HTTPRequest
 
 from app.config.access import ANONYMOUS
-from app.config.base import problems_of
+from app.config.base import MOST_PROBLEMS, problems_of
 from app.config.endpoints import MAX_OVERRIDES, MAX_REASON, Generation, Override, UnitHash, UnixTime
 from app.config.experiments import Percent
 from app.config.meant import nearest
 from app.config.schema import Config, Endpoint
 from app.control_plane import WantedPlan
 from app.dialects.base import Reply
-from app.dialects.bodies import dump
+from app.dialects.bodies import dump, validator
 from app.errors import BadRequest, PreconditionFailed, PreconditionRequired, SwitchyardError
 from app.exchange.snapshot import LiveRouting
 from app.exposures.identity import unit_key
@@ -82,10 +82,22 @@ def _few(weights: Any) -> Any:
     return weights
 
 
-class OverrideRequest(BaseModel):
-    """One unit and the deployment that answers it."""
+class _Document(BaseModel):
+    """A plan, or a part of one: few fields, and no others."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        """pydantic makes an error for each unknown field."""
+        if isinstance(value, dict) and len(value) > MOST_PROBLEMS:
+            raise ValueError(f"has the fields {', '.join(cls.model_fields)} and no others, not {len(value)}")
+        return value
+
+
+class OverrideRequest(_Document):
+    """One unit and the deployment that answers it."""
 
     unit_key: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         default=None,
@@ -102,10 +114,8 @@ class OverrideRequest(BaseModel):
     until: UnixTime | None = Field(default=None, description="Unix seconds. Default: as long as the plan.")
 
 
-class TrafficDocument(BaseModel):
+class TrafficDocument(_Document):
     """A whole plan."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     weights: Annotated[dict[str, Percent], Field(min_length=1, max_length=MAX_WEIGHTS), BeforeValidator(_few)] = Field(
         description="Percentages that sum to 100. A deployment that is left out gets 0."
@@ -145,10 +155,13 @@ def wanted_plan(
     wrong: set[str] = set()
     stand_in: dict[str, Any] = {}
     try:
-        TrafficDocument.model_validate(content)
+        validator(TrafficDocument).validate_python(content)
     except ValidationError as error:
         problems += problems_of(error, TrafficDocument)
-        wrong = {str(error["loc"][0]) for error in error.errors()}
+        items = error.errors(include_url=False, include_context=False, include_input=False)
+        if not items[0]["loc"]:
+            raise InvalidDocument(problems) from None
+        wrong = {str(item["loc"][0]) for item in items}
         stand_in = {"weights": {"": 0}} if "weights" in wrong else {}
     rest = {key: value for key, value in content.items() if key not in wrong}
     document = TrafficDocument.model_validate({**rest, **stand_in})

@@ -265,6 +265,8 @@ KNOWN_DOCUMENTS: dict[str, tuple[str, str, bytes]] = {
             ("overrides", "overrides", array(b'{"unut":1}', 11 * 900)),
             ("weights", "weights", wide(b'"x"', 14 * 5000)),
             ("unknown keys", "x", b"1," + wide(b"1", 12 * 5000)[1:-1]),
+            ("override of unknown keys", "overrides", b"[%b]" % wide(b"1", 12 * 4500)),
+            ("overrides of unknown keys", "overrides", array(wide(b"1", 12 * 45), 12 * 4500)),
         )
     },
 }
