@@ -14,8 +14,7 @@ async def test_a_good_treatment_gets_all_traffic_step_by_step(acting: ActingRig)
     assert (acting.weight, shown.step, shown.next_share) == (50, 1, 100)
     assert shown.waits_for == ["the decision to ship"]
     assert (await acting.report()).primary[0].verdict == "better", "it may not before min_duration_s, however good"
-    acting.advance(7200)
-    await acting.drive(lambda: acting.shares() == [100, 100, 100], requests=12)
+    await acting.drive(lambda: acting.shares() == [100, 100, 100], requests=12, seconds=600)
     assert failed(acting.outcomes) == []
     plans = await acting.history(4)
     assert [plan["weights"]["green"] for plan in plans] == [0, 10, 50, 100]
@@ -45,7 +44,10 @@ async def test_after_the_freeze_the_ramp_begins_again_and_a_manager_may_resume_b
     assert [reason for reason in reasons if reason] == [
         *2 * ("green exceeds the guardrail error, at most 1.5 times control's rate", "step to 10 %")
     ]
-    assert acting.kinds("decision") == ["decision: resume, by anonymous: a new build"]
+    assert acting.kinds("decision") == [
+        "decision: resume, by anonymous: a new build. That clears an alarm: green exceeds the guardrail error, at most "
+        "1.5 times control's rate"
+    ]
 
 
 async def test_a_managers_change_of_the_traffic_pauses_the_ramp(acting: ActingRig) -> None:
