@@ -505,9 +505,9 @@ class EventCheck:
         end = len(frames) - 2
         if frames.find(b"\n") == end or frames.find(b"\n\n") == end:  # one event: nearly always, of one line
             return self._is_event(frames[:-2])
-        are_valid = True
+        are_valid, may_repeat = True, not frames.endswith(b"[DONE]\n\n")  # the end repeats nothing
         for frame in frames[:-2].split(b"\n\n"):
-            if (self.ended or not self.repeats(frame + b"\n\n")) and not self._is_event(frame):
+            if (self.ended or not may_repeat or not self.repeats(frame + b"\n\n")) and not self._is_event(frame):
                 are_valid = False
                 break
         self.varying = None  # of the last one
