@@ -4,15 +4,14 @@ Beside them, what units did on the endpoint before the run: known before they me
 results.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.config.experiments import LATENCIES, Covariate, Stratum
-from app.experiments.analysis.arms import HORIZON_S, ArmAssignment, Arms, FirstExposures, Held
+from app.config.experiments import Covariate, Stratum
+from app.experiments.analysis.arms import ArmAssignment, Arms, FirstExposures, Held
 from app.experiments.analysis.arrays import Floats, Growing, Hashes, HashIndex, Ints, Mask, grouped, kept_share
 from app.experiments.analysis.cells import (
     ArmMoments,
@@ -31,21 +30,18 @@ from app.experiments.analysis.cells import (
 from app.experiments.analysis.distributions import MAX_VALUES, Distributions, RawValues
 from app.experiments.analysis.feedback import MaturedExposures
 from app.experiments.analysis.metrics import RESPONSE_RATE, Measure, MetricContext, Values, values_of
+from app.experiments.analysis.missing_values import KnownValues, MissingValues
 from app.experiments.analysis.rare_events import FEW
 from app.experiments.statistics.look import (
-    NO_SLACK,
     Covariates,
     Estimate,
     LookScale,
     Slack,
     UnitSums,
-    extremes,
     look,
     look_of_requests,
 )
-from app.experiments.statistics.missing import StrataSums, reach, reach_anywhere
-from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift, reach_of_quantiles
-from app.experiments.statistics.sequences import Interval
+from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift
 from app.experiments.storage.columns import I32, RowColumns
 
 # Only requests count whose deployment no draw had decided: those under a plan that gave one deployment all of the
@@ -111,16 +107,6 @@ class UnitHistory:
 AnyEstimate = Estimate | QuantileEstimate
 
 
-class _InStrata(NamedTuple):
-    """What is known where a treatment and control are compared."""
-
-    sums: StrataSums
-    band: Ints
-    """Of each stratum its share's; -1 where no request has a value."""
-    missing: Floats
-    """Ended requests without a value: shape (strata, 2)."""
-
-
 class SubgroupLook(NamedTuple):
     """The looks at a subgroup and at all other units, with what the requests without a value allow for in each."""
 
@@ -171,17 +157,11 @@ class SufficientStatistics:
         size = len(measures)
         self._first_exposures = first_exposures
         self._history = UnitHistory(size)
-        self._missing = Growing(np.int64, size, len(arms.names))
-        """Ended requests of each recorded stratum and arm that lack each measure's value."""
-        self._in_strata_known: dict[tuple[int, int], _InStrata] = {}
-        """Of measures and treatments, since the last request was added."""
         self.unknown: Ints = np.zeros((len(arms.names), 1), np.int64)
         self.running: Ints = np.zeros((len(arms.names), 1), np.int64)
         """Requests of each arm and set of weights that have started and not ended; `unknown` if that was long ago
         (`Arrivals`)."""
         self.held: Held | None = None
-        self._extremes: list[Floats] = [np.empty((0, 2))] * size
-        """The extreme ones of each measure's numerators with their denominators: shape (pairs, 2)."""
         self._per_stratum = Growing(np.float64)
         self._totals = ArmMoments(size, len(arms.names))
         self._cells = UnitTable(size) if returning else UnitTable(size, _SAMPLED_REQUESTS)
@@ -190,6 +170,9 @@ class SufficientStatistics:
         quantiles = {measure.metric for measure in measures if measure.kind == "quantile"}
         self.distributions = Distributions(arms.names)
         self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
+        known = KnownValues(self._compared, self._totals, self._cells, self._codes, self._subgroups, self._raw)
+        self.missing = MissingValues(measures, arms, self.strata, known)
+        """What values that are missing allow for."""
 
     def add(self, rows: RowColumns, placed: ArmAssignment) -> list[Values | None]:
         """Adds analysed rows. Returns each measure's values for them (None: feedback, which comes later).
@@ -207,11 +190,7 @@ class SufficientStatistics:
         self.requests += np.bincount(placed.arm, minlength=len(self.requests))
         self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
-        self._extend_extremes(values)
-        self._missing.resize(len(self.strata))
-        for column in np.flatnonzero(missing.any(axis=0)).tolist():
-            np.add.at(self._missing.values[:, column], (stratum, placed.arm), missing[:, column])
-        self._in_strata_known.clear()
+        self.missing.add(block, values, missing)
         np.add.at(self._per_stratum.values, stratum, 1.0)
         self._totals.add(block)
         self._cells.add(block)
@@ -263,12 +242,6 @@ class SufficientStatistics:
         sizes = np.nan_to_num(sizes - np.nanmean(sizes)) if np.isfinite(sizes).any() else np.zeros_like(sizes)
         return sizes if values is None else np.hstack([values, sizes])
 
-    def _extend_extremes(self, values: Sequence[Values | None]) -> None:
-        for column, known in enumerate(values):
-            if known is not None and known.valid.any():
-                seen = np.column_stack([known.x[known.valid], known.d[known.valid]])
-                self._extremes[column] = extremes(np.vstack([self._extremes[column], seen]))
-
     def add_feedback(self, metric: str, matured: MaturedExposures) -> None:
         """Exposures whose window for a feedback metric is over."""
         given = np.isfinite(matured.value)
@@ -284,7 +257,7 @@ class SufficientStatistics:
                     Values(np.where(given, matured.value, 0.0), given.astype(np.float64), given, nothing, nothing)
                 )
         block = _block(matured.unit, matured.stratum, matured.arm, values)
-        self._extend_extremes(values)
+        self.missing.add_values(values)
         self._totals.add(block)
         self._cells.add(block)
 
@@ -332,14 +305,16 @@ class SufficientStatistics:
             return self._look_of_requests(column, treatment, strata, without_cold=without_cold)
         cold = self._cold_cells.sums if without_cold else None
         lines = self._cells.lines(column, strata.codes, treatment, cold, self._codes)
-        return look(lines, _scale(measure), self._covariates(column, treatment))
+        return look(lines, measure.look_scale, self._covariates(column, treatment))
 
     def _look_of_requests(
         self, column: int, treatment: int, strata: ComparedStrata, *, without_cold: bool = False
     ) -> Estimate | None:
         """The same look, as if every request were a separate unit."""
         cold = self._cold_totals.sums if without_cold else None
-        return look_of_requests(self._totals.moments(column, *strata, treatment, cold), _scale(self.measures[column]))
+        return look_of_requests(
+            self._totals.moments(column, *strata, treatment, cold), self.measures[column].look_scale
+        )
 
     def looks_of_subgroups(self, column: int, treatment: int) -> Iterator[SubgroupLook]:
         """A measure of a treatment against control in each subgroup, and in all other units, of those with enough
@@ -351,15 +326,16 @@ class SufficientStatistics:
                 continue
             (inside, inside_sums), (outside, outside_sums) = parts
             if inside is not None and outside is not None and inside.enough and outside.enough:
+                share = self._cells.share if self._returning else 1.0
                 slacks = (
-                    self._slack_between_arms(column, sums, lacking)
+                    self.missing.slack_between_arms(column, sums, lacking * share)
                     for sums, lacking in zip((inside_sums, outside_sums), missing[subgroup], strict=True)
                 )
                 yield SubgroupLook(subgroup, places[subgroup], inside, outside, *slacks)
 
     def _split(self, column: int, treatment: int) -> Iterator[tuple[Subgroup, _Part, _Part]]:
         """The looks at each subgroup and at all other units."""
-        scale = _scale(self.measures[column])
+        scale = self.measures[column].look_scale
         if not self._returning:
             for subgroup, *moments in self._subgroups.split_moments(column, treatment, self._arms.weights):
                 first, second = (
@@ -381,15 +357,6 @@ class SufficientStatistics:
             )
             yield subgroup, first, second
 
-    def _slack_between_arms(self, column: int, sums: Floats, missing: Floats) -> Slack:
-        """`sums`: n, x and d of the requests of control and the treatment; `missing`: how many lack a value."""
-        lacking = np.ceil(missing * self._cells.share if self._returning else missing)
-        control, treated = (
-            self._reach_of(column, float(n), float(x), float(d), int(of_arm))
-            for n, x, d, of_arm in zip(*sums, lacking, strict=True)
-        )
-        return Slack(treated.down + control.up, treated.up + control.down)
-
     def design_effect(self, column: int, treatment: int, clustered: AnyEstimate) -> float | None:
         """The clustered variance by the unclustered one; None where requests are the units. `clustered` is the look."""
         if not self._returning or not isinstance(clustered, Estimate):
@@ -400,7 +367,7 @@ class SufficientStatistics:
         if self._first is not None or clustered.unadjusted is not None:
             # the strata of single requests are the plans' shares alone
             lines = self._cells.lines(column, strata.codes, treatment)
-            within_shares = look(lines, _scale(self.measures[column]))
+            within_shares = look(lines, self.measures[column].look_scale)
         if single is None or within_shares is None:
             return None
         return within_shares.se**2 * self._cells.share / single.se**2
@@ -415,7 +382,7 @@ class SufficientStatistics:
                 lines, hashes = self._cells.recorded(column, strata, most, self._codes)
                 values, nothing = self._before(column, hashes), np.zeros(len(hashes), np.int64)
                 known = None if values is None else Covariates(np.arange(len(hashes)), nothing, nothing, values)
-                yield measure, _scale(measure), lines, hashes, known
+                yield measure, measure.look_scale, lines, hashes, known
 
     def value(self, column: int, arm: int) -> float | None:
         """A measure's value in an arm, unadjusted, in the metric's own unit."""
@@ -433,139 +400,6 @@ class SufficientStatistics:
         n, x, d = self._totals.of_arms(column)[arm, :3].tolist()
         return n, x, d
 
-    def slack(self, column: int, treatment: int, missing: Ints) -> Slack:
-        """How far a comparison may be off because of so many requests without a row, of each arm and set of weights.
-
-        Each may have any value that was ever seen, and a latency of up to `HORIZON_S`. It may be in any stratum of its
-        share: what else decides on that is not known before its row.
-        """
-        measure = self.measures[column]
-        if measure.feedback or not missing[[0, treatment]].any():
-            return NO_SLACK
-        bands = self.strata.bands_of_sets(treatment, self._arms.weights, self._compared(treatment))[: missing.shape[1]]
-        anywhere = np.zeros((int(bands.max()) + 1, 2))
-        np.add.at(anywhere, bands, missing[[0, treatment]].T)
-        if measure.kind == "quantile":
-            return self._slack_of_quantile(column, treatment, anywhere, HORIZON_S)
-        known, anywhere = self._in_strata(column, treatment), anywhere * self._share_in_strata
-        nothing, pairs = np.zeros_like(known.missing), self._possible(column, HORIZON_S)
-        return reach_anywhere(known.sums, nothing, known.band, anywhere, pairs, _scale(measure))
-
-    def slack_of_missing(self, column: int, treatment: int) -> Slack:
-        """The same because of the requests that ended without a value: each may have had any that was ever seen."""
-        measure, missing = self.measures[column], self._missing.values[:, column, [0, treatment]]
-        if measure.feedback or not missing.any():
-            return NO_SLACK
-        if measure.kind == "quantile":
-            bands = self._compared(treatment).bands
-            of_bands = np.zeros((int(bands.max()) + 1, 2))
-            np.add.at(of_bands, bands[: len(missing)], missing)
-            return self._slack_of_quantile(column, treatment, of_bands, 0.0)
-        known = self._in_strata(column, treatment)
-        return reach(known.sums, known.missing, self._possible(column, 0.0), _scale(measure))
-
-    def _in_strata(self, column: int, treatment: int) -> _InStrata:
-        """The sums from which a look has its estimate. Each look asks several times."""
-        known = self._in_strata_known.get((column, treatment))
-        if known is None:
-            of_units = self._codes is not None
-            known = (self._in_strata_of_units if of_units else self._in_strata_of_requests)(column, treatment)
-            self._in_strata_known[column, treatment] = known
-        return known
-
-    @property
-    def _share_in_strata(self) -> float:
-        """The share of requests that `_in_strata` sums up."""
-        return self._cells.share if self._codes is not None else 1.0
-
-    def _in_strata_of_requests(self, column: int, treatment: int) -> _InStrata:
-        strata, bands = self._compared(treatment)
-        moments, becomes = self._totals.merging(column, strata, bands, treatment)
-        missing, band = np.zeros_like(moments.n), np.full(len(moments.n), -1)
-        counted = strata[: len(self._missing)]
-        np.add.at(missing, becomes[counted], self._missing.values[:, column, [0, treatment]])
-        band[strata] = bands
-        sums = StrataSums(moments.n, moments.x, moments.d)
-        return _InStrata(sums, np.where(sums.n.any(axis=1), band, -1), missing)
-
-    def _in_strata_of_units(self, column: int, treatment: int) -> _InStrata:
-        codes, strata = self._codes, self._compared(treatment).codes
-        assert codes is not None, "strata are those of units"
-        lines = self._cells.lines(column, strata, treatment)
-        lacking, code_lacking = self._subgroups.lacking(column, treatment, strata, codes)
-        code = self._cells.line_codes(lines, codes)
-        stratum = within(lines.stratum.astype(np.int32), code, lines.unit.astype(np.int64), lines.arm)
-        width = int(max(code.max(initial=-1), code_lacking.max(initial=-1))) + 1
-        split, split_lacking = lines.stratum * width + code, lacking.stratum * width + code_lacking
-        # What a stratum became in the look; one in which no request has a value is its own.
-        known, first = np.unique(split, return_index=True)
-        among = np.isin(split_lacking, known)
-        new, place = np.unique(split_lacking[~among], return_inverse=True)
-        size = int(stratum.max(initial=-1)) + 1
-        of_lacking = np.full(len(split_lacking), size)
-        of_lacking[among] = stratum[first][np.searchsorted(known, split_lacking[among])]
-        of_lacking[~among] += place.reshape(-1)
-        size += len(new)
-        n, x, d = (
-            np.bincount(2 * stratum + lines.arm, values, 2 * size).reshape(-1, 2).astype(np.float64)
-            for values in (lines.n, lines.x, lines.d)
-        )
-        missing = np.bincount(2 * of_lacking + lacking.arm, lacking.n * self._cells.share, 2 * size).reshape(-1, 2)
-        band = np.full(size, -1)
-        band[stratum] = lines.stratum
-        return _InStrata(StrataSums(n, x, d), band, missing.astype(np.float64))
-
-    def _slack_of_quantile(self, column: int, treatment: int, missing: Floats, longest: float) -> Slack:
-        """`missing`: of each band of shares and arm, control first."""
-        raw, measure = self._raw[self.measures[column].metric], self.measures[column]
-        kept = [len(raw.of_arm(arm)) / max(self.sums(column, arm)[0], 1.0) for arm in (0, treatment)]
-        values, band, arm = raw.in_bands(treatment, self._compared(treatment).bands)
-        if not missing.any() or not len(values):
-            return NO_SLACK
-        possible = self._possible(column, longest)[:, 0]
-        return reach_of_quantiles(values, band, arm, measure.quantile, missing * kept, possible.min(), possible.max())
-
-    def _possible(self, column: int, longest: float) -> Floats:
-        """The extremes of what a request without a value may have: shape (pairs, 2), see `extremes`."""
-        measure, seen = self.measures[column], self._extremes[column]
-        if measure.kind == "proportion":
-            return np.array([[0.0, 1.0], [1.0, 1.0]])
-        if measure.metric in LATENCIES and longest:
-            return np.vstack([seen, [math.log(longest) if measure.on_logarithms else longest, 1.0]])
-        if measure.kind == "ratio" and longest and len(seen):
-            return np.vstack([seen, [[0.0, longest], [seen[:, 0].max(), longest]]])
-        return seen
-
-    def _reach_of(self, column: int, n: float, x: float, d: float, missing: int) -> Slack:
-        measure = self.measures[column]
-        if not missing or measure.feedback or not n:
-            return NO_SLACK
-        numerators, denominators = missing * self._possible(column, 0.0).T
-        means = (x + numerators) / (d + denominators)
-        return _slack_between(measure, means.min(), x / d, means.max())
-
-    def slack_of_scores(self, column: int, treatment: int, rate: Interval | None) -> Slack:
-        """How far a comparison of scores may be off because one arm's answers get more of them.
-
-        `rate`: the interval of ln of the treatment's share of answers with a score by control's. The scores that an arm
-        gets in excess may be the highest or the lowest that were seen: bounds as in Lee 2009, "Training, Wages, and
-        Sample Selection".
-        """
-        if rate is None:
-            return Slack(math.inf, math.inf)
-        control = self._without_excess(column, 0, -math.expm1(min(rate.lower, 0.0)))
-        treated = self._without_excess(column, treatment, -math.expm1(-max(rate.upper, 0.0)))
-        return Slack(treated.down + control.up, treated.up + control.down)
-
-    def _without_excess(self, column: int, arm: int, share: float) -> Slack:
-        n, x, _ = self.sums(column, arm)
-        if not n or share >= 1:
-            return Slack(math.inf, math.inf)
-        seen = self._extremes[column][:, 0]
-        least, most = float(seen.min()), float(seen.max())
-        low, high = max((x / n - share * most) / (1 - share), least), min((x / n - share * least) / (1 - share), most)
-        return _slack_between(self.measures[column], low, x / n, high)
-
     def requests_with_value(self, column: int, arm: int) -> int:
         """Requests of an arm that have a value."""
         return int(self.sums(column, arm)[0])
@@ -582,17 +416,6 @@ class SufficientStatistics:
         if self.measures[column].kind == "quantile":
             return self._raw[self.measures[column].metric].units(arm)
         return self._cells.units(column, arm) if self._returning else int(self.sums(column, arm)[0])
-
-
-def _slack_between(measure: Measure, low: float, mean: float, high: float) -> Slack:
-    """What an arm's mean allows for that may be as low, and as high."""
-    if measure.on_differences:
-        return Slack(mean - low, high - mean)
-    return Slack(math.log(mean / low), math.log(high / mean)) if low > 0 < mean else Slack(math.inf, math.inf)
-
-
-def _scale(measure: Measure) -> LookScale:
-    return "difference" if measure.on_differences else "ratio"
 
 
 def _block(unit: NDArray[np.uint64], stratum: I32, arm: NDArray[np.int8], values: Sequence[Values | None]) -> CellBlock:

@@ -423,7 +423,7 @@ class MetricComparison:
         return replace(known, event_test=effect, measured=allowed[0], settled=settled)
 
     def _interval(self, look: AnyEstimate, collected: SufficientStatistics, units: tuple[int, int]) -> LatestLook:
-        slack = collected.slack(self.column, self.treatment, collected.unknown)
+        slack = collected.missing.slack_of_unended(self.column, self.treatment, collected.unknown)
         known = LatestLook(
             ln_e=look.ln_e(effect=self.delta, alpha=self.alpha, slack=slack),
             look=look,
@@ -431,15 +431,15 @@ class MetricComparison:
             without_cold=self._without_cold(collected),
             units=units,
             slack=slack,
-            slack_of_running=collected.slack(self.column, self.treatment, collected.running),
+            slack_of_running=collected.missing.slack_of_unended(self.column, self.treatment, collected.running),
             slack_of_missing=self._slack_of_missing(collected),
         )
         return self._judged(known, look)
 
     def _slack_of_missing(self, collected: SufficientStatistics) -> Slack:
         if self.response is None:
-            return collected.slack_of_missing(self.column, self.treatment)
-        return collected.slack_of_scores(self.column, self.treatment, self.response.interval_of_all(collected))
+            return collected.missing.slack_of_missing(self.column, self.treatment)
+        return collected.missing.slack_of_scores(self.column, self.treatment, self.response.interval_of_all(collected))
 
     def interval_of_all(self, collected: SufficientStatistics) -> Interval | None:
         """Of a rate on the present records, whatever other metrics are looked at; None if there is none."""
@@ -476,7 +476,7 @@ class MetricComparison:
         look = collected.look(self.column, self.treatment, without_cold=True)
         if look is None:
             return NO_EFFECT
-        return self._effect(look, collected.slack(self.column, self.treatment, collected.unknown))
+        return self._effect(look, collected.missing.slack_of_unended(self.column, self.treatment, collected.unknown))
 
     def tell(self, *, invalid: bool, now: float) -> bool:
         """Notes what an event has to say of the present word, if one is due. A word that is new is told at once; that

@@ -27,6 +27,7 @@ from app.config.experiments import (
 from app.config.schema import Config
 from app.experiments.analysis.arrays import Floats, Mask
 from app.experiments.contract.report import Better, Scale
+from app.experiments.statistics.look import LookScale
 from app.experiments.storage.columns import OverdueColumns, RowColumns, Tables
 from app.exposures.wire import Failure, FinishCode, Flag, LateKind
 
@@ -175,6 +176,11 @@ class Measure:
     def on_differences(self) -> bool:
         """Whether the estimate is a difference of means (of logarithms, or of feedback numbers)."""
         return self.kind == "geometric_mean" or self.scale == "absolute"
+
+    @property
+    def look_scale(self) -> LookScale:
+        """The scale of its looks."""
+        return "difference" if self.on_differences else "ratio"
 
     @property
     def on_logarithms(self) -> bool:

@@ -91,7 +91,7 @@ def test_missing_values_allow_for_exactly_what_the_extreme_ones_would_change(
 ) -> None:
     fails = [0.0, 0.2, 0.0]
     sums = ramp(shares, fails=fails, **how)
-    est, slack = estimate(sums), sums.slack_of_missing(0, 1)
+    est, slack = estimate(sums), sums.missing.slack_of_missing(0, 1)
     extremes = (SLOWEST, FASTEST), (FASTEST, SLOWEST)
     least, most = (estimate(ramp(shares, fails=fails, filled=values, **how)) for values in extremes)
     assert slack == pytest.approx((est - least, most - est), abs=1e-9)
@@ -105,14 +105,14 @@ def test_under_one_split_they_allow_for_what_an_arms_mean_does() -> None:
         requests = sums.requests[arm]
         low.append(x / n - (x + (requests - n) * math.log(FASTEST)) / requests)
         high.append((x + (requests - n) * math.log(SLOWEST)) / requests - x / n)
-    assert sums.slack_of_missing(0, 1) == pytest.approx((low[1] + high[0], high[1] + low[0]))
+    assert sums.missing.slack_of_missing(0, 1) == pytest.approx((low[1] + high[0], high[1] + low[0]))
 
 
 @pytest.mark.parametrize("how", KINDS)
 def test_what_fails_while_the_treatment_has_no_traffic_allows_for_nothing(how: dict[str, Any]) -> None:
     sums = ramp([50, 0, 50], fails=[0.0, 0.5, 0.0], **how)
     assert sums.requests[0] - sums.requests_with_value(0, 0) > 50
-    assert sums.slack_of_missing(0, 1) == Slack()
+    assert sums.missing.slack_of_missing(0, 1) == Slack()
 
 
 @pytest.mark.parametrize("strata", [[], ["prompt_bytes"]])
@@ -123,7 +123,7 @@ def test_requests_without_an_end_count_under_their_own_plan(strata: list[str]) -
     for step in range(4):
         unknown = np.zeros((2, 4), np.int64)
         unknown[0, step] = 3
-        slacks.append(sums.slack(0, 1, unknown))
+        slacks.append(sums.missing.slack_of_unended(0, 1, unknown))
     assert slacks[1].down > slacks[0].down > 0
     assert slacks[1].up > 0
     assert slacks[2] == Slack()
@@ -147,7 +147,7 @@ def test_running_requests_are_told_apart_by_their_plan() -> None:
 def test_missing_values_allow_for_what_the_extreme_ones_would_change_of_a_quantile(shares: list[int]) -> None:
     fails, p90 = [0.0, 0.1, 0.0], [{"metric": "ttft", "statistic": "p90", "minimal_effect": 0.05}]
     sums = ramp(shares, fails=fails, primary=p90)
-    est, slack = estimate(sums), sums.slack_of_missing(0, 1)
+    est, slack = estimate(sums), sums.missing.slack_of_missing(0, 1)
     extremes = (SLOWEST, FASTEST), (FASTEST, SLOWEST)
     least, most = (estimate(ramp(shares, fails=fails, filled=values, primary=p90)) for values in extremes)
     assert slack == pytest.approx((est - least, most - est), rel=0.25, abs=0.01)

@@ -1,0 +1,238 @@
+"""The values that requests of one experiment lack, and what they allow for.
+
+A request that ended without a value may have had any that was ever seen, and one that has not ended any latency up to
+`HORIZON_S`. Who sends scores on one arm alone may like or dislike it. A bound is about the estimate of the look itself,
+in the strata in which it compares: a request counts for more where its arm has few.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from app.config.experiments import LATENCIES
+from app.experiments.analysis.arms import HORIZON_S, Arms
+from app.experiments.analysis.arrays import Floats, Growing, Ints, Mask
+from app.experiments.analysis.cells import (
+    ArmMoments,
+    CellBlock,
+    CodesOf,
+    ComparedStrata,
+    Strata,
+    SubgroupCells,
+    UnitTable,
+    within,
+)
+from app.experiments.analysis.distributions import RawValues
+from app.experiments.analysis.metrics import Measure, Values
+from app.experiments.statistics.look import NO_SLACK, Slack, extremes
+from app.experiments.statistics.missing import StrataSums, reach, reach_anywhere
+from app.experiments.statistics.quantile import reach_of_quantiles
+from app.experiments.statistics.sequences import Interval
+
+
+class KnownValues(NamedTuple):
+    """The tables of the requests that have a value, as `SufficientStatistics` fills them."""
+
+    compared: Callable[[int], ComparedStrata]
+    """Where control and a treatment are compared."""
+    totals: ArmMoments
+    units: UnitTable
+    codes: CodesOf | None
+    """The declared strata of units that come back."""
+    subgroups: SubgroupCells
+    raw: Mapping[str, RawValues]
+
+
+class _InStrata(NamedTuple):
+    """What is known where a treatment and control are compared."""
+
+    sums: StrataSums
+    band: Ints
+    """Of each stratum its share's; -1 where no request has a value."""
+    missing: Floats
+    """Ended requests without a value: shape (strata, 2)."""
+
+
+class MissingValues:
+    """What is missing of each measure. `known`: what is not."""
+
+    def __init__(self, measures: Sequence[Measure], arms: Arms, strata: Strata, known: KnownValues) -> None:
+        self._measures, self._arms, self._strata, self._known = measures, arms, strata, known
+        self._counts = Growing(np.int64, len(measures), len(arms.names))
+        """Ended requests of each recorded stratum and arm that lack each measure's value."""
+        self._extremes: list[Floats] = [np.empty((0, 2))] * len(measures)
+        """The extreme ones of each measure's numerators with their denominators: shape (pairs, 2)."""
+        self._in_strata_known: dict[tuple[int, int], _InStrata] = {}
+        """Of measures and treatments, since the last request was added."""
+
+    def add(self, block: CellBlock, values: Sequence[Values | None], missing: Mask) -> None:
+        """Ended requests, with each measure's values; `missing`: which lack each, shape (requests, measures)."""
+        self.add_values(values)
+        self._counts.resize(len(self._strata))
+        for column in np.flatnonzero(missing.any(axis=0)).tolist():
+            np.add.at(self._counts.values[:, column], (block.stratum, block.arm), missing[:, column])
+
+    def add_values(self, values: Sequence[Values | None]) -> None:
+        """Values of requests none of which is missing."""
+        self._in_strata_known.clear()
+        for column, known in enumerate(values):
+            if known is not None and known.valid.any():
+                seen = np.column_stack([known.x[known.valid], known.d[known.valid]])
+                self._extremes[column] = extremes(np.vstack([self._extremes[column], seen]))
+
+    def slack_of_unended(self, column: int, treatment: int, requests: Ints) -> Slack:
+        """How far a comparison may be off because of so many requests without a row, of each arm and set of weights.
+
+        Each may have any value that was ever seen, and a latency of up to `HORIZON_S`. It may be in any stratum of its
+        share: what else decides on that is not known before its row.
+        """
+        measure = self._measures[column]
+        if measure.feedback or not requests[[0, treatment]].any():
+            return NO_SLACK
+        compared = self._known.compared(treatment)
+        bands = self._strata.bands_of_sets(treatment, self._arms.weights, compared)[: requests.shape[1]]
+        anywhere = np.zeros((int(bands.max()) + 1, 2))
+        np.add.at(anywhere, bands, requests[[0, treatment]].T)
+        if measure.kind == "quantile":
+            return self._slack_of_quantile(column, treatment, anywhere, HORIZON_S)
+        known, anywhere = self._in_strata(column, treatment), anywhere * self._share_in_strata
+        nothing, pairs = np.zeros_like(known.missing), self._possible(column, HORIZON_S)
+        return reach_anywhere(known.sums, nothing, known.band, anywhere, pairs, measure.look_scale)
+
+    def slack_of_missing(self, column: int, treatment: int) -> Slack:
+        """The same because of the requests that ended without a value: each may have had any that was ever seen."""
+        measure, missing = self._measures[column], self._counts.values[:, column, [0, treatment]]
+        if measure.feedback or not missing.any():
+            return NO_SLACK
+        if measure.kind == "quantile":
+            bands = self._known.compared(treatment).bands
+            of_bands = np.zeros((int(bands.max()) + 1, 2))
+            np.add.at(of_bands, bands[: len(missing)], missing)
+            return self._slack_of_quantile(column, treatment, of_bands, 0.0)
+        known = self._in_strata(column, treatment)
+        return reach(known.sums, known.missing, self._possible(column, 0.0), measure.look_scale)
+
+    def _in_strata(self, column: int, treatment: int) -> _InStrata:
+        """The sums from which a look has its estimate. Each look asks several times."""
+        known = self._in_strata_known.get((column, treatment))
+        if known is None:
+            of_units = self._known.codes is not None
+            known = (self._in_strata_of_units if of_units else self._in_strata_of_requests)(column, treatment)
+            self._in_strata_known[column, treatment] = known
+        return known
+
+    @property
+    def _share_in_strata(self) -> float:
+        """The share of requests that `_in_strata` sums up."""
+        return self._known.units.share if self._known.codes is not None else 1.0
+
+    def _in_strata_of_requests(self, column: int, treatment: int) -> _InStrata:
+        strata, bands = self._known.compared(treatment)
+        moments, becomes = self._known.totals.merging(column, strata, bands, treatment)
+        missing, band = np.zeros_like(moments.n), np.full(len(moments.n), -1)
+        counted = strata[: len(self._counts)]
+        np.add.at(missing, becomes[counted], self._counts.values[:, column, [0, treatment]])
+        band[strata] = bands
+        sums = StrataSums(moments.n, moments.x, moments.d)
+        return _InStrata(sums, np.where(sums.n.any(axis=1), band, -1), missing)
+
+    def _in_strata_of_units(self, column: int, treatment: int) -> _InStrata:
+        units, codes, strata = self._known.units, self._known.codes, self._known.compared(treatment).codes
+        assert codes is not None, "strata are those of units"
+        lines = units.lines(column, strata, treatment)
+        lacking, code_lacking = self._known.subgroups.lacking(column, treatment, strata, codes)
+        code = units.line_codes(lines, codes)
+        stratum = within(lines.stratum.astype(np.int32), code, lines.unit.astype(np.int64), lines.arm)
+        width = int(max(code.max(initial=-1), code_lacking.max(initial=-1))) + 1
+        split, split_lacking = lines.stratum * width + code, lacking.stratum * width + code_lacking
+        # What a stratum became in the look; one in which no request has a value is its own.
+        known, first = np.unique(split, return_index=True)
+        among = np.isin(split_lacking, known)
+        new, place = np.unique(split_lacking[~among], return_inverse=True)
+        size = int(stratum.max(initial=-1)) + 1
+        of_lacking = np.full(len(split_lacking), size)
+        of_lacking[among] = stratum[first][np.searchsorted(known, split_lacking[among])]
+        of_lacking[~among] += place.reshape(-1)
+        size += len(new)
+        n, x, d = (
+            np.bincount(2 * stratum + lines.arm, values, 2 * size).reshape(-1, 2).astype(np.float64)
+            for values in (lines.n, lines.x, lines.d)
+        )
+        missing = np.bincount(2 * of_lacking + lacking.arm, lacking.n * units.share, 2 * size).reshape(-1, 2)
+        band = np.full(size, -1)
+        band[stratum] = lines.stratum
+        return _InStrata(StrataSums(n, x, d), band, missing.astype(np.float64))
+
+    def _slack_of_quantile(self, column: int, treatment: int, missing: Floats, longest: float) -> Slack:
+        """`missing`: of each band of shares and arm, control first."""
+        measure = self._measures[column]
+        raw = self._known.raw[measure.metric]
+        kept = [len(raw.of_arm(arm)) / max(self._sums(column, arm)[0], 1.0) for arm in (0, treatment)]
+        values, band, arm = raw.in_bands(treatment, self._known.compared(treatment).bands)
+        if not missing.any() or not len(values):
+            return NO_SLACK
+        possible = self._possible(column, longest)[:, 0]
+        return reach_of_quantiles(values, band, arm, measure.quantile, missing * kept, possible.min(), possible.max())
+
+    def _sums(self, column: int, arm: int) -> list[float]:
+        """n, x and d of all requests of an arm."""
+        sums: list[float] = self._known.totals.of_arms(column)[arm, :3].tolist()
+        return sums
+
+    def _possible(self, column: int, longest: float) -> Floats:
+        """The extremes of what a request without a value may have: shape (pairs, 2), see `extremes`."""
+        measure, seen = self._measures[column], self._extremes[column]
+        if measure.kind == "proportion":
+            return np.array([[0.0, 1.0], [1.0, 1.0]])
+        if measure.metric in LATENCIES and longest:
+            return np.vstack([seen, [math.log(longest) if measure.on_logarithms else longest, 1.0]])
+        if measure.kind == "ratio" and longest and len(seen):
+            return np.vstack([seen, [[0.0, longest], [seen[:, 0].max(), longest]]])
+        return seen
+
+    def slack_between_arms(self, column: int, sums: Floats, missing: Floats) -> Slack:
+        """`sums`: n, x and d of the requests of control and the treatment; `missing`: how many lack a value."""
+        control, treated = (
+            self._reach_of(column, float(n), float(x), float(d), math.ceil(of_arm))
+            for n, x, d, of_arm in zip(*sums, missing, strict=True)
+        )
+        return Slack(treated.down + control.up, treated.up + control.down)
+
+    def _reach_of(self, column: int, n: float, x: float, d: float, missing: int) -> Slack:
+        measure = self._measures[column]
+        if not missing or measure.feedback or not n:
+            return NO_SLACK
+        numerators, denominators = missing * self._possible(column, 0.0).T
+        means = (x + numerators) / (d + denominators)
+        return _slack_between(measure, means.min(), x / d, means.max())
+
+    def slack_of_scores(self, column: int, treatment: int, rate: Interval | None) -> Slack:
+        """How far a comparison of scores may be off because one arm's answers get more of them.
+
+        `rate`: the interval of ln of the treatment's share of answers with a score by control's. The scores that an arm
+        gets in excess may be the highest or the lowest that were seen: bounds as in Lee 2009, "Training, Wages, and
+        Sample Selection".
+        """
+        if rate is None:
+            return Slack(math.inf, math.inf)
+        control = self._without_excess(column, 0, -math.expm1(min(rate.lower, 0.0)))
+        treated = self._without_excess(column, treatment, -math.expm1(-max(rate.upper, 0.0)))
+        return Slack(treated.down + control.up, treated.up + control.down)
+
+    def _without_excess(self, column: int, arm: int, share: float) -> Slack:
+        n, x, _ = self._sums(column, arm)
+        if not n or share >= 1:
+            return Slack(math.inf, math.inf)
+        seen = self._extremes[column][:, 0]
+        least, most = float(seen.min()), float(seen.max())
+        low, high = max((x / n - share * most) / (1 - share), least), min((x / n - share * least) / (1 - share), most)
+        return _slack_between(self._measures[column], low, x / n, high)
+
+
+def _slack_between(measure: Measure, low: float, mean: float, high: float) -> Slack:
+    """What an arm's mean allows for that may be as low, and as high."""
+    if measure.on_differences:
+        return Slack(mean - low, high - mean)
+    return Slack(math.log(mean / low), math.log(high / mean)) if low > 0 < mean else Slack(math.inf, math.inf)
