@@ -20,6 +20,7 @@ from app.experiments.analysis.cells import (
     ColdMinutes,
     ComparedStrata,
     FirstRequests,
+    InStrata,
     Strata,
     Subgroup,
     SubgroupCells,
@@ -119,8 +120,8 @@ class SubgroupLook(NamedTuple):
     slack_outside: Slack
 
 
-_Part = tuple[Estimate | None, Floats]
-"""A look, and n, x and d of control's and the treatment's requests."""
+_Part = tuple[Estimate | None, InStrata]
+"""A look, and what is known in its strata."""
 
 _SAMPLED_REQUESTS = 50_000
 """The number of requests kept one by one where requests are the units: A/A runs draw their arms again."""
@@ -170,8 +171,8 @@ class SufficientStatistics:
         quantiles = {measure.metric for measure in measures if measure.kind == "quantile"}
         self.distributions = Distributions(arms.names)
         self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
-        known = KnownValues(self._compared, self._totals, self._cells, self._codes, self._subgroups, self._raw)
-        self.missing = MissingValues(measures, arms, self.strata, known)
+        known = KnownValues(self._compared, self._totals, self._cells, self._codes, self._raw)
+        self.missing = MissingValues(measures, arms, self.strata, known, returning=returning)
         """What values that are missing allow for."""
 
     def add(self, rows: RowColumns, placed: ArmAssignment) -> list[Values | None]:
@@ -320,17 +321,13 @@ class SufficientStatistics:
         """A measure of a treatment against control in each subgroup, and in all other units, of those with enough
         units. Not for quantiles.
         """
-        places, missing = self._subgroups.places(), self._subgroups.missing(column, treatment)
+        places, measure = self._subgroups.places(), self.measures[column]
         for subgroup, *parts in self._split(column, treatment):
-            if self.measures[column].kind == "proportion" and min(sums[1].min() for _, sums in parts) < FEW:
+            if measure.kind == "proportion" and min(known.sums.x.sum(axis=0).min() for _, known in parts) < FEW:
                 continue
-            (inside, inside_sums), (outside, outside_sums) = parts
+            (inside, known_inside), (outside, known_outside) = parts
             if inside is not None and outside is not None and inside.enough and outside.enough:
-                share = self._cells.share if self._returning else 1.0
-                slacks = (
-                    self.missing.slack_between_arms(column, sums, lacking * share)
-                    for sums, lacking in zip((inside_sums, outside_sums), missing[subgroup], strict=True)
-                )
+                slacks = (self.missing.slack_in_part(column, known) for known in (known_inside, known_outside))
                 yield SubgroupLook(subgroup, places[subgroup], inside, outside, *slacks)
 
     def _split(self, column: int, treatment: int) -> Iterator[tuple[Subgroup, _Part, _Part]]:
@@ -338,23 +335,14 @@ class SufficientStatistics:
         scale = self.measures[column].look_scale
         if not self._returning:
             for subgroup, *moments in self._subgroups.split_moments(column, treatment, self._arms.weights):
-                first, second = (
-                    (look_of_requests(part, scale), np.stack([part.n.sum(0), part.x.sum(0), part.d.sum(0)]))
-                    for part in moments
-                )
+                first, second = ((look_of_requests(part, scale), known) for part, known in moments)
                 yield subgroup, first, second
             return
-        lines = self._cells.lines(column, self._compared(treatment).codes, treatment)
-        codes = self._cells.line_codes(lines, self._subgroups.codes)
-        declared = None if self._codes is None else self._cells.line_codes(lines, self._codes)
-        for subgroup, *parts in self._subgroups.split_lines(lines, codes, declared):
-            first, second = (
-                (
-                    look(part, scale) if len(part.unit) else None,
-                    np.array([np.bincount(part.arm, of, 2) for of in (part.n, part.x, part.d)], np.float64),
-                )
-                for part in parts
-            )
+        lines = self.missing.unit_lines(column, treatment)
+        codes = self.missing.codes_of_units(lines, self._subgroups.codes)
+        for subgroup, *parts in self._subgroups.split_lines(lines, codes):
+            looked = ((part, part.of_look) for part in parts)
+            first, second = ((look(of_look, scale), part.in_strata(of_look)) for part, of_look in looked)
             yield subgroup, first, second
 
     def design_effect(self, column: int, treatment: int, clustered: AnyEstimate) -> float | None:

@@ -33,6 +33,7 @@ from app.experiments.analysis.arrays import (
     mix,
 )
 from app.experiments.statistics.look import MIN_UNITS, Moments, UnitSums, merged, merging
+from app.experiments.statistics.missing import StrataSums
 from app.experiments.statistics.planner import PLACES
 from app.experiments.storage.columns import I32, RowColumns
 
@@ -104,6 +105,16 @@ class ComparedStrata(NamedTuple):
     """Of its stratum, from 0."""
     bands: Ints
     """Of its share of the treatment: strata are merged within one alone."""
+
+
+class InStrata(NamedTuple):
+    """What is known in the strata from which a look has its estimate."""
+
+    sums: StrataSums
+    missing: Floats
+    """Ended requests without a value: shape (strata, 2)."""
+    band: Ints
+    """Of each stratum its share's; -1 where no request has a value."""
 
 
 class Strata:
@@ -257,6 +268,57 @@ class CellBlock(NamedTuple):
     def take(self, rows: NDArray[np.bool_]) -> "CellBlock":
         """These cells only."""
         return CellBlock._make(column[rows] for column in self)
+
+
+class UnitLines(NamedTuple):
+    """The lines of control's and one treatment's units, and those of their requests without a value: `n` of them.
+    Strata are those of shares.
+    """
+
+    lines: UnitSums
+    lacking: UnitSums
+    codes: tuple[I32, I32] | None
+    """Of the units of both, which split the strata (`within`)."""
+
+    def take(self, which: Mask, lacking: Mask) -> "UnitLines":
+        """Some of the lines."""
+        codes = None if self.codes is None else (self.codes[0][which], self.codes[1][lacking])
+        return UnitLines(
+            UnitSums._make(column[which] for column in self.lines),
+            UnitSums._make(column[lacking] for column in self.lacking),
+            codes,
+        )
+
+    @property
+    def of_look(self) -> UnitSums:
+        """The lines in the strata of a look."""
+        code = None if self.codes is None else self.codes[0]
+        stratum, unit = self.lines.stratum.astype(np.int32), self.lines.unit.astype(np.int64)
+        return self.lines._replace(stratum=within(stratum, code, unit, self.lines.arm))
+
+    def in_strata(self, of_look: UnitSums) -> InStrata:
+        """The sums of those, and the missing values in the same strata: in others, where no request has a value."""
+        stratum, (lines, lacking, codes) = of_look.stratum.astype(np.int64), self
+        split, split_lacking = lines.stratum.astype(np.int64), lacking.stratum.astype(np.int64)
+        if codes is not None:
+            width = 1 + max(int(code.max(initial=-1)) for code in codes)
+            split, split_lacking = split * width + codes[0], split_lacking * width + codes[1]
+        becomes = np.full(1 + max(int(of.max(initial=-1)) for of in (split, split_lacking)), -1)
+        becomes[split] = stratum
+        new = np.unique(split_lacking[becomes[split_lacking] < 0])
+        size = int(stratum.max(initial=-1)) + 1
+        becomes[new] = size + np.arange(len(new))
+        size += len(new)
+        n, x, d, missing = (
+            np.bincount(cell, values, 2 * size).reshape(-1, 2).astype(np.float64)
+            for cell, values in (
+                *((2 * stratum + lines.arm, values) for values in (lines.n, lines.x, lines.d)),
+                (2 * becomes[split_lacking] + lacking.arm, lacking.n),
+            )
+        )
+        band = np.full(size, -1)
+        band[stratum] = lines.stratum
+        return InStrata(StrataSums(n, x, d), missing, band)
 
 
 class UnitTable:
@@ -431,28 +493,37 @@ class ArmMoments:
         bands: Ints,
         treatment: int,
         without: "ArmMoments | None" = None,
-        *,
-        only: NDArray[np.bool_] | None = None,
     ) -> Moments:
         """Moments of control and one treatment, by the comparison's strata, of which those with too few requests are
-        merged (`merging`) within `bands`, of each recorded stratum. `without`: as in `UnitTable.lines`. `only`: of
-        these recorded strata.
+        merged (`merging`) within `bands`, of each recorded stratum. `without`: as in `UnitTable.lines`.
         """
         pair = self._sums.values[:, [0, treatment], metric]
-        if only is not None:
-            pair[~only[: len(pair)]] = 0.0
         if without is not None:
             pair[: len(without._sums)] -= without._sums.values[:, [0, treatment], metric]
         return _merged(pair, strata, bands)[0]
 
-    def merging(self, metric: int, strata: I32, bands: Ints, treatment: int) -> tuple[Moments, Ints]:
-        """The moments of all requests, and for each of the comparison's strata the number of the one that it becomes
-        there."""
-        return _merged(self._sums.values[:, [0, treatment], metric], strata, bands)
+    def with_missing(
+        self, metric: int, compared: ComparedStrata, treatment: int, missing: Ints, only: Mask | None = None
+    ) -> tuple[Moments, InStrata]:
+        """The moments as a look has them, and with them the values that are `missing`, of each recorded stratum for
+        control and the treatment. `only`: of these recorded strata.
+        """
+        pair, (strata, bands) = self._sums.values[:, [0, treatment], metric], compared
+        if only is not None:
+            pair[~only[: len(pair)]] = 0.0
+            missing = np.where(only[: len(missing), None], missing, 0)
+        moments, becomes = _merged(pair, strata, bands)
+        lacking, band = np.zeros_like(moments.n), np.full(len(moments.n), -1)
+        np.add.at(lacking, becomes[strata[: len(missing)]], missing)
+        band[strata] = bands
+        sums = StrataSums(moments.n, moments.x, moments.d)
+        return moments, InStrata(sums, lacking, np.where(sums.n.any(axis=1), band, -1))
 
 
 def _merged(pair: Floats, strata: I32, bands: Ints) -> tuple[Moments, Ints]:
-    """`pair`: the sums of each recorded stratum, for control and one treatment. `strata`, `bands`: as in `moments`."""
+    """The moments, and for each of the comparison's strata the number of the one that it becomes in them. `pair`: the
+    sums of each recorded stratum, for control and one treatment. `strata`, `bands`: as in `ArmMoments.moments`.
+    """
     count = int(strata.max(initial=-1)) + 1
     sums, wider = np.zeros((count, 2, 6)), np.zeros(count, np.int64)
     np.add.at(sums, strata[: len(pair)], pair)
@@ -552,7 +623,7 @@ class Subgroup(NamedTuple):
 
 
 class SubgroupCells:
-    """The subgroups of one experiment's units. `returning`: as in `Collected`."""
+    """The subgroups of one experiment's units. `returning`: as in `SufficientStatistics`."""
 
     def __init__(self, measures: int, arms: int, *, returning: bool) -> None:
         self._strata = Strata(ATTRIBUTES)
@@ -562,28 +633,20 @@ class SubgroupCells:
         self._requests = Growing(np.float64)
         self._totals = ArmMoments(measures, arms)
         """Where every request is a unit."""
-        self._missing: UnitTable | Growing[np.int64] = (
-            UnitTable(measures) if returning else Growing(np.int64, measures, arms)
-        )
-        """Requests that lack a value: n of each unit's lines, or counts by recorded stratum."""
+        self._missing = Growing(np.int64, measures, arms)
+        """The same: requests of each recorded stratum and arm that lack a value."""
 
     def add(self, rows: RowColumns, placed: ArmAssignment, block: CellBlock, missing: NDArray[np.bool_]) -> None:
         """Analysed requests, in any order. `missing`: which lack each measure's value, shape (requests, measures)."""
         nowhere = np.zeros(len(rows), np.int32)
         stratum = self._strata.of(rows, nowhere if self._first is not None else placed.weights)
         self._follow(stratum, rows.at)
-        lacking = np.asarray(missing.any(axis=1), np.bool_)
         if self._first is not None:
             self._first.add(rows.unit, rows.at, stratum, np.zeros(len(rows), np.int8))
-        else:
-            self._requests.resize(len(self._strata))
-            np.add.at(self._requests.values, stratum, 1.0)
-            self._totals.add(block._replace(stratum=stratum))
-        if isinstance(self._missing, UnitTable):
-            if lacking.any():
-                n = missing[lacking].astype(np.float64)
-                self._missing.add(block.take(lacking)._replace(n=n, x=np.zeros_like(n), d=np.zeros_like(n)))
             return
+        self._requests.resize(len(self._strata))
+        np.add.at(self._requests.values, stratum, 1.0)
+        self._totals.add(block._replace(stratum=stratum))
         self._missing.resize(len(self._strata))
         for column in np.flatnonzero(missing.any(axis=0)).tolist():
             np.add.at(self._missing.values[:, column], (stratum, placed.arm), missing[:, column])
@@ -605,55 +668,38 @@ class SubgroupCells:
         order = sorted(begins, key=lambda subgroup: (begins[subgroup], ATTRIBUTES.index(subgroup.attribute), subgroup))
         return {subgroup: place for place, subgroup in enumerate(order)}
 
-    def missing(self, column: int, treatment: int) -> dict[Subgroup, tuple[Floats, Floats]]:
-        """How many requests of control and the treatment lack a value, in each subgroup and in all other units. One
-        whose unit's subgroup is not known may be in either.
-        """
-        counts, unknown = np.zeros((len(self._strata), 2)), np.zeros(2)
-        if isinstance(self._missing, UnitTable):
-            lines = self._missing.lines(column, np.zeros(self._missing.strata, np.int32), treatment)
-            codes = self._missing.line_codes(lines, self.codes)
-            known = codes >= 0
-            np.add.at(counts, (codes[known], lines.arm[known]), lines.n[known] / self._missing.share)
-            unknown = np.bincount(lines.arm[~known], lines.n[~known], 2) / self._missing.share
-        else:
-            counts += self._missing.values[:, column, [0, treatment]]
-        return {
-            subgroup: (counts[inside].sum(axis=0) + unknown, counts[~inside].sum(axis=0) + unknown)
-            for subgroup, inside in self._each()
-        }
-
-    def lacking(self, column: int, treatment: int, strata: I32, codes: CodesOf) -> tuple[UnitSums, I32]:
-        """How many requests of each unit that comes back lack a value, and the code of each line's unit. `strata` as in
-        `UnitTable.lines`.
-        """
-        assert isinstance(self._missing, UnitTable), "units come back"
-        lines = self._missing.lines(column, strata, treatment)
-        return lines._replace(n=lines.n / self._missing.share), self._missing.line_codes(lines, codes)
-
     def codes(self, units: Hashes) -> I32:
         """The recorded stratum of each unit's first request; -1 where that is not known."""
         assert self._first is not None, "units come back"
         return self._first.groups(units, unknown=-1)
 
-    def split_lines(
-        self, lines: UnitSums, codes: I32, declared: I32 | None
-    ) -> Iterator[tuple[Subgroup, UnitSums, UnitSums]]:
-        """The lines of each subgroup's units, and of the others. `codes`: each line's; `declared` splits each part's
-        strata, as in `within`.
+    def split_lines(self, lines: UnitLines, codes: tuple[I32, I32]) -> Iterator[tuple[Subgroup, UnitLines, UnitLines]]:
+        """The lines of each subgroup's units, and of the others. `codes`: of the units of both kinds of lines. A
+        request without a value whose unit's subgroup is not known may be in either.
         """
-        known = codes >= 0
+        arm, (known, known_lacking) = lines.lines.arm, (code >= 0 for code in codes)
         counts = np.zeros((len(self._strata), 2))
-        np.add.at(counts, (codes[known], lines.arm[known]), 1.0)
+        np.add.at(counts, (codes[0][known], arm[known]), 1.0)
         for subgroup, of_code in self._each(counts):
-            inside = known & of_code[codes]
-            yield subgroup, _taken(lines, inside, declared), _taken(lines, known & ~inside, declared)
+            inside, lacking = (of_code[code] for code in codes)
+            yield (
+                subgroup,
+                lines.take(known & inside, ~known_lacking | lacking),
+                lines.take(known & ~inside, ~known_lacking | ~lacking),
+            )
 
-    def split_moments(self, column: int, treatment: int, weights: Ints) -> Iterator[tuple[Subgroup, Moments, Moments]]:
-        """The moments of each subgroup's requests, and of the others. `weights`: as in `Arms`."""
-        strata, bands = self._strata.compared(treatment, weights, self._requests.values)
+    def split_moments(
+        self, column: int, treatment: int, weights: Ints
+    ) -> Iterator[tuple[Subgroup, tuple[Moments, InStrata], tuple[Moments, InStrata]]]:
+        """The moments of each subgroup's requests, and of the others, with the values that are missing. `weights`: as
+        in `Arms`.
+        """
+        compared = self._strata.compared(treatment, weights, self._requests.values)
+        missing = self._missing.values[:, column, [0, treatment]]
         for subgroup, inside in self._each(self._totals.requests(column)[:, [0, treatment]]):
-            parts = (self._totals.moments(column, strata, bands, treatment, only=side) for side in (inside, ~inside))
+            parts = (
+                self._totals.with_missing(column, compared, treatment, missing, side) for side in (inside, ~inside)
+            )
             yield subgroup, next(parts), next(parts)
 
     def _each(self, counts: Floats | None = None) -> Iterator[tuple[Subgroup, NDArray[np.bool_]]]:
@@ -670,9 +716,3 @@ class SubgroupCells:
                 is_small = counts is not None and counts[inside[: len(counts)]].sum(axis=0).min() < MIN_UNITS
                 if places[subgroup] < PLACES and not is_small:
                     yield subgroup, inside
-
-
-def _taken(lines: UnitSums, which: NDArray[np.bool_], declared: I32 | None) -> UnitSums:
-    taken = UnitSums._make(column[which] for column in lines)
-    code = None if declared is None else declared[which]
-    return taken._replace(stratum=within(taken.stratum.astype(np.int32), code, taken.unit.astype(np.int64), taken.arm))

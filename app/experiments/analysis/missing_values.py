@@ -19,17 +19,18 @@ from app.experiments.analysis.cells import (
     CellBlock,
     CodesOf,
     ComparedStrata,
+    InStrata,
     Strata,
-    SubgroupCells,
+    UnitLines,
     UnitTable,
-    within,
 )
 from app.experiments.analysis.distributions import RawValues
 from app.experiments.analysis.metrics import Measure, Values
 from app.experiments.statistics.look import NO_SLACK, Slack, extremes
-from app.experiments.statistics.missing import StrataSums, reach, reach_anywhere
+from app.experiments.statistics.missing import reach, reach_anywhere
 from app.experiments.statistics.quantile import reach_of_quantiles
 from app.experiments.statistics.sequences import Interval
+from app.experiments.storage.columns import I32
 
 
 class KnownValues(NamedTuple):
@@ -41,30 +42,23 @@ class KnownValues(NamedTuple):
     units: UnitTable
     codes: CodesOf | None
     """The declared strata of units that come back."""
-    subgroups: SubgroupCells
     raw: Mapping[str, RawValues]
-
-
-class _InStrata(NamedTuple):
-    """What is known where a treatment and control are compared."""
-
-    sums: StrataSums
-    band: Ints
-    """Of each stratum its share's; -1 where no request has a value."""
-    missing: Floats
-    """Ended requests without a value: shape (strata, 2)."""
 
 
 class MissingValues:
     """What is missing of each measure. `known`: what is not."""
 
-    def __init__(self, measures: Sequence[Measure], arms: Arms, strata: Strata, known: KnownValues) -> None:
+    def __init__(
+        self, measures: Sequence[Measure], arms: Arms, strata: Strata, known: KnownValues, *, returning: bool
+    ) -> None:
         self._measures, self._arms, self._strata, self._known = measures, arms, strata, known
         self._counts = Growing(np.int64, len(measures), len(arms.names))
         """Ended requests of each recorded stratum and arm that lack each measure's value."""
+        self._units = UnitTable(len(measures)) if returning else None
+        """The same requests by unit, as n of its lines."""
         self._extremes: list[Floats] = [np.empty((0, 2))] * len(measures)
         """The extreme ones of each measure's numerators with their denominators: shape (pairs, 2)."""
-        self._in_strata_known: dict[tuple[int, int], _InStrata] = {}
+        self._in_strata_known: dict[tuple[int, int], InStrata] = {}
         """Of measures and treatments, since the last request was added."""
 
     def add(self, block: CellBlock, values: Sequence[Values | None], missing: Mask) -> None:
@@ -73,6 +67,10 @@ class MissingValues:
         self._counts.resize(len(self._strata))
         for column in np.flatnonzero(missing.any(axis=0)).tolist():
             np.add.at(self._counts.values[:, column], (block.stratum, block.arm), missing[:, column])
+        lacking = np.asarray(missing.any(axis=1), np.bool_)
+        if self._units is not None and lacking.any():
+            n = missing[lacking].astype(np.float64)
+            self._units.add(block.take(lacking)._replace(n=n, x=np.zeros_like(n), d=np.zeros_like(n)))
 
     def add_values(self, values: Sequence[Values | None]) -> None:
         """Values of requests none of which is missing."""
@@ -114,12 +112,38 @@ class MissingValues:
         known = self._in_strata(column, treatment)
         return reach(known.sums, known.missing, self._possible(column, 0.0), measure.look_scale)
 
-    def _in_strata(self, column: int, treatment: int) -> _InStrata:
+    def slack_in_part(self, column: int, part: InStrata) -> Slack:
+        """As `slack_of_missing`, of the look at a part of the units."""
+        measure = self._measures[column]
+        if measure.feedback:
+            return NO_SLACK
+        return reach(part.sums, part.missing, self._possible(column, 0.0), measure.look_scale)
+
+    def unit_lines(self, column: int, treatment: int) -> UnitLines:
+        """The lines of units that come back, in the strata of the comparison's shares."""
+        assert self._units is not None, "units come back"
+        strata, codes = self._known.compared(treatment).codes, self._known.codes
+        lines, lacking = (table.lines(column, strata, treatment) for table in (self._known.units, self._units))
+        # as many as there would be of the units that are kept
+        n = lacking.n * self._known.units.share / self._units.share
+        split = UnitLines(lines, lacking._replace(n=n), None)
+        return split if codes is None else split._replace(codes=self.codes_of_units(split, codes))
+
+    def codes_of_units(self, lines: UnitLines, codes: CodesOf) -> tuple[I32, I32]:
+        """The code of the unit of each line of `unit_lines`."""
+        assert self._units is not None, "units come back"
+        return self._known.units.line_codes(lines.lines, codes), self._units.line_codes(lines.lacking, codes)
+
+    def _in_strata(self, column: int, treatment: int) -> InStrata:
         """The sums from which a look has its estimate. Each look asks several times."""
         known = self._in_strata_known.get((column, treatment))
         if known is None:
-            of_units = self._known.codes is not None
-            known = (self._in_strata_of_units if of_units else self._in_strata_of_requests)(column, treatment)
+            if self._known.codes is not None:
+                lines = self.unit_lines(column, treatment)
+                known = lines.in_strata(lines.of_look)
+            else:
+                compared, missing = self._known.compared(treatment), self._counts.values[:, column, [0, treatment]]
+                _, known = self._known.totals.with_missing(column, compared, treatment, missing)
             self._in_strata_known[column, treatment] = known
         return known
 
@@ -127,43 +151,6 @@ class MissingValues:
     def _share_in_strata(self) -> float:
         """The share of requests that `_in_strata` sums up."""
         return self._known.units.share if self._known.codes is not None else 1.0
-
-    def _in_strata_of_requests(self, column: int, treatment: int) -> _InStrata:
-        strata, bands = self._known.compared(treatment)
-        moments, becomes = self._known.totals.merging(column, strata, bands, treatment)
-        missing, band = np.zeros_like(moments.n), np.full(len(moments.n), -1)
-        counted = strata[: len(self._counts)]
-        np.add.at(missing, becomes[counted], self._counts.values[:, column, [0, treatment]])
-        band[strata] = bands
-        sums = StrataSums(moments.n, moments.x, moments.d)
-        return _InStrata(sums, np.where(sums.n.any(axis=1), band, -1), missing)
-
-    def _in_strata_of_units(self, column: int, treatment: int) -> _InStrata:
-        units, codes, strata = self._known.units, self._known.codes, self._known.compared(treatment).codes
-        assert codes is not None, "strata are those of units"
-        lines = units.lines(column, strata, treatment)
-        lacking, code_lacking = self._known.subgroups.lacking(column, treatment, strata, codes)
-        code = units.line_codes(lines, codes)
-        stratum = within(lines.stratum.astype(np.int32), code, lines.unit.astype(np.int64), lines.arm)
-        width = int(max(code.max(initial=-1), code_lacking.max(initial=-1))) + 1
-        split, split_lacking = lines.stratum * width + code, lacking.stratum * width + code_lacking
-        # What a stratum became in the look; one in which no request has a value is its own.
-        known, first = np.unique(split, return_index=True)
-        among = np.isin(split_lacking, known)
-        new, place = np.unique(split_lacking[~among], return_inverse=True)
-        size = int(stratum.max(initial=-1)) + 1
-        of_lacking = np.full(len(split_lacking), size)
-        of_lacking[among] = stratum[first][np.searchsorted(known, split_lacking[among])]
-        of_lacking[~among] += place.reshape(-1)
-        size += len(new)
-        n, x, d = (
-            np.bincount(2 * stratum + lines.arm, values, 2 * size).reshape(-1, 2).astype(np.float64)
-            for values in (lines.n, lines.x, lines.d)
-        )
-        missing = np.bincount(2 * of_lacking + lacking.arm, lacking.n * units.share, 2 * size).reshape(-1, 2)
-        band = np.full(size, -1)
-        band[stratum] = lines.stratum
-        return _InStrata(StrataSums(n, x, d), band, missing.astype(np.float64))
 
     def _slack_of_quantile(self, column: int, treatment: int, missing: Floats, longest: float) -> Slack:
         """`missing`: of each band of shares and arm, control first."""
@@ -191,22 +178,6 @@ class MissingValues:
         if measure.kind == "ratio" and longest and len(seen):
             return np.vstack([seen, [[0.0, longest], [seen[:, 0].max(), longest]]])
         return seen
-
-    def slack_between_arms(self, column: int, sums: Floats, missing: Floats) -> Slack:
-        """`sums`: n, x and d of the requests of control and the treatment; `missing`: how many lack a value."""
-        control, treated = (
-            self._reach_of(column, float(n), float(x), float(d), math.ceil(of_arm))
-            for n, x, d, of_arm in zip(*sums, missing, strict=True)
-        )
-        return Slack(treated.down + control.up, treated.up + control.down)
-
-    def _reach_of(self, column: int, n: float, x: float, d: float, missing: int) -> Slack:
-        measure = self._measures[column]
-        if not missing or measure.feedback or not n:
-            return NO_SLACK
-        numerators, denominators = missing * self._possible(column, 0.0).T
-        means = (x + numerators) / (d + denominators)
-        return _slack_between(measure, means.min(), x / d, means.max())
 
     def slack_of_scores(self, column: int, treatment: int, rate: Interval | None) -> Slack:
         """How far a comparison of scores may be off because one arm's answers get more of them.

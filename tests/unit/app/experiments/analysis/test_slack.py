@@ -1,18 +1,25 @@
 """What requests without a value, or without an end, allow for."""
 
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.experiments.analysis.aggregates import SufficientStatistics
+from app.experiments.analysis.aggregates import SubgroupLook, SufficientStatistics
 from app.experiments.analysis.analysis import Analysis
+from app.experiments.analysis.arrays import Floats
+from app.experiments.analysis.cells import Subgroup
 from app.experiments.statistics.look import Slack
 from app.exposures.wire import Failure
 from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, World, analysis_of, config
 
 FASTEST, SLOWEST = 0.05, 8.0
+LONG = 3
+"""The subgroup of prompts of 4,096 bytes to under 16,384."""
 PLAIN: dict[str, Any] = {"guardrails": [], "covariates": []}
 
 
@@ -95,6 +102,82 @@ def test_missing_values_allow_for_exactly_what_the_extreme_ones_would_change(
     extremes = (SLOWEST, FASTEST), (FASTEST, SLOWEST)
     least, most = (estimate(ramp(shares, fails=fails, filled=values, **how)) for values in extremes)
     assert slack == pytest.approx((est - least, most - est), abs=1e-9)
+
+
+def of_subgroup(sums: SufficientStatistics, value: int) -> SubgroupLook:
+    """The look at prompts of one size, and at all others."""
+    (look,) = (look for look in sums.looks_of_subgroups(0, 1) if look.subgroup == Subgroup("prompt_bytes", value))
+    return look
+
+
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("shares", [[5, 50, 95], [50, 50, 50]])
+def test_in_a_subgroup_they_allow_for_exactly_what_the_extreme_ones_would_change(
+    shares: list[int], how: dict[str, Any]
+) -> None:
+    fails = [0.0, 0.2, 0.0]
+    extremes = (SLOWEST, FASTEST), (FASTEST, SLOWEST)
+    known, *filled = (
+        of_subgroup(ramp(shares, fails=fails, filled=values, **how), LONG) for values in (None, *extremes)
+    )
+    least, most = (look.inside.est for look in filled)
+    assert known.slack == pytest.approx((known.inside.est - least, most - known.inside.est), abs=1e-9)
+    least, most = (look.outside.est for look in filled)
+    assert known.slack_outside == pytest.approx((known.outside.est - least, most - known.outside.est), abs=1e-9)
+
+
+cells = st.lists(st.tuples(st.sampled_from([16, 40, 150]), st.sampled_from([0.2, 0.5, 2.0])), min_size=8, max_size=8)
+
+
+@pytest.mark.parametrize("sticky", [None, "user"])
+@pytest.mark.parametrize("statistic", ["geometric_mean", "mean"])
+@given(cells=cells, missing=st.lists(st.integers(0, 7), min_size=1, max_size=5))
+def test_in_a_subgroup_every_fill_is_within_the_bounds(
+    sticky: str | None, statistic: str, cells: list[tuple[int, float]], missing: list[int]
+) -> None:
+    """`cells`: number and level of the requests of two shares, with a long or a short prompt, on each arm."""
+    world = World()
+    ttft = {"metric": "ttft", "statistic": statistic, "minimal_effect": 0.05}
+    analysis = analysis_of(world, config(sticky=sticky, primary=[ttft], strata=[], guardrails=[], covariates=[]))
+    values = [level * np.exp(np.linspace(-1, 1, number)) for number, level in cells]
+    for step in range(2):
+        world.weights, world.plan = (95 - 60 * step, 5 + 60 * step), f"{step}-aaaaaaaa"
+        cell = np.repeat(
+            np.arange(4), [number + missing.count(4 * step + n) for n, (number, _) in enumerate(cells[4 * step :][:4])]
+        )
+        ttft_s = np.concatenate(
+            [np.append(values[4 * step + n], [np.nan] * missing.count(4 * step + n)) for n in range(4)]
+        )
+        at = START + step * DAY_S + np.arange(len(cell))
+        user = 1000 * step + np.arange(len(cell))
+        columns = {"ttft_s": ttft_s, "prompt_bytes": np.where(cell // 2 == 1, 9000, 500)}
+        world.answered(at, user, cell % 2 == 1, **columns).tell(analysis)
+    look = of_subgroup(collected(analysis), LONG)
+    extremes = min(map(min, values)), max(map(max, values))
+    for est, slack, part in ((look.inside.est, look.slack, 1), (look.outside.est, look.slack_outside, 0)):
+        own = [number for number in missing if number % 4 // 2 == part]
+        for fill in itertools.product((*extremes, None), repeat=len(own)):
+            filled = [
+                [
+                    np.append(
+                        values[cell], [value for of, value in zip(own, fill, strict=True) if of == cell and value]
+                    )
+                    for cell in (4 * step + 2 * part, 4 * step + 2 * part + 1)
+                ]
+                for step in range(2)
+            ]
+            assert est - slack.down - 1e-6 <= in_strata(filled, statistic) <= est + slack.up + 1e-6
+
+
+def in_strata(strata: list[list[Floats]], statistic: str) -> float:
+    """The estimate, from its definition, of both arms' values in each stratum."""
+    if statistic == "geometric_mean":
+        strata = [[np.log(of_arm) for of_arm in both] for both in strata]
+    weights = np.array([len(control) * len(treated) / (len(control) + len(treated)) for control, treated in strata])
+    control, treated = (
+        sum(weight * both[arm].mean() for weight, both in zip(weights, strata, strict=True)) for arm in (0, 1)
+    )
+    return float((treated - control) / weights.sum() if statistic == "geometric_mean" else np.log(treated / control))
 
 
 def test_under_one_split_they_allow_for_what_an_arms_mean_does() -> None:
