@@ -43,6 +43,7 @@ from app.experiments.statistics.look import (
     look_of_requests,
 )
 from app.experiments.statistics.quantile import QuantileEstimate, quantile_shift
+from app.experiments.statistics.sequences import Interval
 from app.experiments.storage.columns import I32, RowColumns
 
 # Only requests count whose deployment no draw had decided: those under a plan that gave one deployment all of the
@@ -317,9 +318,9 @@ class SufficientStatistics:
             self._totals.moments(column, *strata, treatment, cold), self.measures[column].look_scale
         )
 
-    def looks_of_subgroups(self, column: int, treatment: int) -> Iterator[SubgroupLook]:
+    def looks_of_subgroups(self, column: int, treatment: int, rate: Interval | None = None) -> Iterator[SubgroupLook]:
         """A measure of a treatment against control in each subgroup, and in all other units, of those with enough
-        units. Not for quantiles.
+        units. Not for quantiles. `rate`: of scores, as in `MissingValues.slack_of_scores`.
         """
         places, measure = self._subgroups.places(), self.measures[column]
         for subgroup, *parts in self._split(column, treatment):
@@ -327,7 +328,10 @@ class SufficientStatistics:
                 continue
             (inside, known_inside), (outside, known_outside) = parts
             if inside is not None and outside is not None and inside.enough and outside.enough:
-                slacks = (self.missing.slack_in_part(column, known) for known in (known_inside, known_outside))
+                slacks = (
+                    self.missing.slack_in_part(column, treatment, known, rate)
+                    for known in (known_inside, known_outside)
+                )
                 yield SubgroupLook(subgroup, places[subgroup], inside, outside, *slacks)
 
     def _split(self, column: int, treatment: int) -> Iterator[tuple[Subgroup, _Part, _Part]]:

@@ -81,9 +81,11 @@ class SubgroupWatch:
         if collected.unknown.any():  # any of them may belong to any subgroup
             return
         groups = [
-            (comparing, _with_scores(comparing, look))
+            (comparing, look)
             for comparing in self._comparing
-            for look in collected.looks_of_subgroups(comparing.column, comparing.treatment)
+            for look in collected.looks_of_subgroups(
+                comparing.column, comparing.treatment, comparing.rate_of_scores(collected)
+            )
         ]
         evidence = [self._evidence(*group) for group in groups]
         weights = [weight_of_place(look.place) / len(self._comparing) for _, look in groups]
@@ -136,12 +138,6 @@ class SubgroupWatch:
             alpha=self._alpha,
             effects=[effect for effect in self._effects if (effect.metric, effect.treatment) not in untold],
         )
-
-
-def _with_scores(comparing: MetricComparison, look: SubgroupLook) -> SubgroupLook:
-    """Of scores, those that one arm gets in excess may all be of one subgroup's units."""
-    slack = comparing.known.slack_of_missing
-    return look._replace(slack=slack, slack_outside=slack) if comparing.measure.feedback else look
 
 
 def _apart(look: SubgroupLook) -> Slack:

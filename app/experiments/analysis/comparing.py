@@ -439,7 +439,11 @@ class MetricComparison:
     def _slack_of_missing(self, collected: SufficientStatistics) -> Slack:
         if self.response is None:
             return collected.missing.slack_of_missing(self.column, self.treatment)
-        return collected.missing.slack_of_scores(self.column, self.treatment, self.response.interval_of_all(collected))
+        return collected.missing.slack_of_scores(self.column, self.treatment, self.rate_of_scores(collected))
+
+    def rate_of_scores(self, collected: SufficientStatistics) -> Interval | None:
+        """The interval of the arms' shares of answers with a score, if it compares scores and there is one."""
+        return None if self.response is None else self.response.interval_of_all(collected)
 
     def interval_of_all(self, collected: SufficientStatistics) -> Interval | None:
         """Of a rate on the present records, whatever other metrics are looked at; None if there is none."""

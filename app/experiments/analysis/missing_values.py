@@ -25,9 +25,9 @@ from app.experiments.analysis.cells import (
     UnitTable,
 )
 from app.experiments.analysis.distributions import RawValues
-from app.experiments.analysis.metrics import Measure, Values
+from app.experiments.analysis.metrics import RESPONSE_RATE, Measure, Values
 from app.experiments.statistics.look import NO_SLACK, Slack, extremes
-from app.experiments.statistics.missing import reach, reach_anywhere
+from app.experiments.statistics.missing import reach, reach_anywhere, reach_without_excess
 from app.experiments.statistics.quantile import reach_of_quantiles
 from app.experiments.statistics.sequences import Interval
 from app.experiments.storage.columns import I32
@@ -112,12 +112,18 @@ class MissingValues:
         known = self._in_strata(column, treatment)
         return reach(known.sums, known.missing, self._possible(column, 0.0), measure.look_scale)
 
-    def slack_in_part(self, column: int, part: InStrata) -> Slack:
-        """As `slack_of_missing`, of the look at a part of the units."""
+    def slack_in_part(self, column: int, treatment: int, part: InStrata, rate: Interval | None) -> Slack:
+        """What values that are missing, or scores in excess, allow for in the look at a part of the units: of scores,
+        all that one arm gets in excess may be there. `rate`: as in `slack_of_scores`.
+        """
         measure = self._measures[column]
-        if measure.feedback:
+        if not measure.feedback:
+            return reach(part.sums, part.missing, self._possible(column, 0.0), measure.look_scale)
+        if measure.statistic == RESPONSE_RATE:
             return NO_SLACK
-        return reach(part.sums, part.missing, self._possible(column, 0.0), measure.look_scale)
+        all_sums = self._in_strata(column, treatment).sums.d
+        weight = float((all_sums.prod(axis=1) / np.maximum(all_sums.sum(axis=1), 1.0)).sum())
+        return self._slack_of_scores(column, part, rate, weight * self._known.units.share / self._share_in_strata)
 
     def unit_lines(self, column: int, treatment: int) -> UnitLines:
         """The lines of units that come back, in the strata of the comparison's shares."""
@@ -184,26 +190,20 @@ class MissingValues:
 
         `rate`: the interval of ln of the treatment's share of answers with a score by control's. The scores that an arm
         gets in excess may be the highest or the lowest that were seen: bounds as in Lee 2009, "Training, Wages, and
-        Sample Selection".
+        Sample Selection". In which strata they are is not known. Only one arm has them: what both allow for together
+        is more than either does.
         """
-        if rate is None:
-            return Slack(math.inf, math.inf)
-        control = self._without_excess(column, 0, -math.expm1(min(rate.lower, 0.0)))
-        treated = self._without_excess(column, treatment, -math.expm1(-max(rate.upper, 0.0)))
-        return Slack(treated.down + control.up, treated.up + control.down)
+        return self._slack_of_scores(column, self._in_strata(column, treatment), rate)
 
-    def _without_excess(self, column: int, arm: int, share: float) -> Slack:
-        n, x, _ = self._sums(column, arm)
-        if not n or share >= 1:
-            return Slack(math.inf, math.inf)
+    def _slack_of_scores(self, column: int, known: InStrata, rate: Interval | None, weight: float = 0.0) -> Slack:
+        """`weight`: of all scores, of which those that are `known` are a part."""
         seen = self._extremes[column][:, 0]
-        least, most = float(seen.min()), float(seen.max())
-        low, high = max((x / n - share * most) / (1 - share), least), min((x / n - share * least) / (1 - share), most)
-        return _slack_between(self._measures[column], low, x / n, high)
-
-
-def _slack_between(measure: Measure, low: float, mean: float, high: float) -> Slack:
-    """What an arm's mean allows for that may be as low, and as high."""
-    if measure.on_differences:
-        return Slack(mean - low, high - mean)
-    return Slack(math.log(mean / low), math.log(high / mean)) if low > 0 < mean else Slack(math.inf, math.inf)
+        if rate is None or not len(seen):
+            return Slack(math.inf, math.inf)
+        between = float(seen.min()), float(seen.max())
+        shares = -math.expm1(min(rate.lower, 0.0)), -math.expm1(-max(rate.upper, 0.0))
+        scale = self._measures[column].look_scale
+        control, treated = (
+            reach_without_excess(known.sums, arm, share, between, scale, weight) for arm, share in enumerate(shares)
+        )
+        return control.plus(treated)

@@ -7,10 +7,14 @@ arm's missing values add to a stratum changes it as a ratio of linear functions:
 the same one, or none is there. The least is the largest with the arms exchanged.
 
 Of values whose stratum is not known, each may be where it moves the estimate most, as fast as it does there at most.
+
+Values that one arm has in excess are taken away instead. If m of a stratum's d are, its sums are linear in m / (total -
+m), and so is the weight that they would have in the estimate without them: those whose weight is bounded are a
+knapsack's, to be filled with what moves the estimate most for its weight.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -95,8 +99,81 @@ def _most(
     for strata, of_band in roaming:
         options += _added(StrataSums._make(column[strata] for column in sums), of_band, pairs, scale)
     est = now[0] / now[1]
-    most = _largest(options, est)
+    most = _largest(lambda ratio: _chosen(options, ratio), est)
     return most - est if scale == "difference" else math.log(most / est)
+
+
+def reach_without_excess(
+    sums: StrataSums, arm: int, share: float, seen: tuple[float, float], scale: LookScale, weight: float = 0.0
+) -> Slack:
+    """How far the estimate may be off because `arm` has values in excess: those of people who have none on the other.
+
+    They are at most `share` of the arm's, in strata of any kind, each value counting as the estimate without them
+    weighs it: so a ratio of rates by the same strata has them. Each may be any between the two that were `seen`, the
+    least and the largest, as may the mean of those that are left. `weight`: the sum of the overlap weights of all
+    values among which they are, if these are a part of them. Each value's denominator is 1. The bound lets parts of
+    values go, so that it may be larger than what whole ones do.
+    """
+    return Slack(
+        _most_without(sums.exchanged, 1 - arm, share, seen, scale, weight),
+        _most_without(sums, arm, share, seen, scale, weight),
+    )
+
+
+def _most_without(
+    sums: StrataSums, arm: int, share: float, seen: tuple[float, float], scale: LookScale, weight: float
+) -> float:
+    """By how much the estimate may be larger."""
+    counts = (sums.n.min(axis=1) >= 2) & (sums.d.min(axis=1) > 0)
+    x, d = sums.x[counts][:, arm], sums.d[counts][:, arm]
+    other_x, other = sums.x[counts][:, 1 - arm], sums.d[counts][:, 1 - arm]
+    total = d + other
+    taken, left = seen if arm == 1 else seen[::-1]
+    above, below = _parts(*((other_x, x, other, d) if arm == 1 else (x, other_x, d, other)), scale)
+    if share >= 1 or not below.sum() > 0 or (scale == "ratio" and not above.sum() > 0):
+        return math.inf
+    est = float(above.sum() / below.sum())
+    weights = d * other / total
+    # The last but one takes its stratum out of the estimate. Before, all that are left may be as good as any was.
+    last = d - 1
+    gone = np.clip((x - left * d) / (taken - left), 0.0, last) if taken != left else np.zeros(len(d))
+    rest_x, rest_d, rest = x - taken * gone, d - gone, total - gone
+    rest_parts = _parts(*((other_x, rest_x, other, rest_d) if arm == 1 else (rest_x, other_x, rest_d, other)), scale)
+    above, below = (
+        np.stack([now, then, np.zeros(len(d))]) for now, then in zip((above, below), rest_parts, strict=True)
+    )
+    cost = other * (1 - share * d / total) * np.stack([np.zeros(len(d)), gone / rest, last / (total - last)])
+    budget = share * max(weight, float(weights.sum()))
+
+    def best(ratio: float) -> tuple[float, float]:
+        return _filled_knapsack(above, below, cost, budget, ratio)
+
+    most = _largest(best, est)
+    return most - est if scale == "difference" else math.log(most / est)
+
+
+def _filled_knapsack(above: Floats, below: Floats, cost: Floats, budget: float, ratio: float) -> tuple[float, float]:
+    """The sums with the largest above - ratio * below. Each column goes from its first row by way of the second to the
+    third, or past the second if that is below the straight line.
+    """
+    value = above - ratio * below
+    straight = value[0] + (value[2] - value[0]) * cost[1] / cost[2]
+    middle = np.where(value[1] > straight, 1, 2)
+    columns = np.arange(above.shape[1])
+    steps = [
+        tuple(table[middle, columns] - table[0] for table in (above, below, cost)),
+        tuple(table[2] - table[middle, columns] for table in (above, below, cost)),
+    ]
+    more_above, more_below, price = (np.concatenate(parts) for parts in zip(*steps, strict=True))
+    gain = more_above - ratio * more_below
+    useful = np.flatnonzero((gain > 0) & (price > 0))
+    useful = useful[np.argsort(-gain[useful] / price[useful], kind="stable")]
+    spent = np.cumsum(price[useful]) - price[useful]
+    part = np.clip((budget - spent) / price[useful], 0.0, 1.0)
+    return (
+        float(above[0].sum() + part @ more_above[useful]),
+        float(below[0].sum() + part @ more_below[useful]),
+    )
 
 
 def _parts(x0: Floats, x1: Floats, d0: Floats, d1: Floats, scale: LookScale) -> tuple[Floats, Floats]:
@@ -154,15 +231,23 @@ def _added(sums: StrataSums, missing: Floats, pairs: Floats, scale: LookScale) -
     return options
 
 
-def _largest(options: _Options, start: float) -> float:
-    """The largest ratio of sums of the choices. `start`: a ratio that they have."""
+def _chosen(options: _Options, ratio: float) -> tuple[float, float]:
+    """The sums of the choices with the largest above - ratio * below."""
+    above = below = 0.0
+    for numerators, denominators in options:
+        rows, chosen = np.arange(len(numerators)), (numerators - ratio * denominators).argmax(axis=1)
+        above += float(numerators[rows, chosen].sum())
+        below += float(denominators[rows, chosen].sum())
+    return above, below
+
+
+def _largest(best: Callable[[float], tuple[float, float]], start: float) -> float:
+    """The largest ratio of sums. `best`: those with the largest above - ratio * below; `start`: a ratio that some
+    have.
+    """
     ratio = start
     for _ in range(100):
-        above = below = 0.0
-        for numerators, denominators in options:
-            rows, chosen = np.arange(len(numerators)), (numerators - ratio * denominators).argmax(axis=1)
-            above += float(numerators[rows, chosen].sum())
-            below += float(denominators[rows, chosen].sum())
+        above, below = best(ratio)
         if not below > 0:
             return math.inf
         if above / below <= ratio + _PRECISION * abs(ratio):

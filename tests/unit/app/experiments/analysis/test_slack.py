@@ -148,7 +148,7 @@ def test_in_a_subgroup_every_fill_is_within_the_bounds(
         ttft_s = np.concatenate(
             [np.append(values[4 * step + n], [np.nan] * missing.count(4 * step + n)) for n in range(4)]
         )
-        at = START + step * DAY_S + np.arange(len(cell))
+        at = START + step * DAY_S + np.arange(len(cell), dtype=np.float64)
         user = 1000 * step + np.arange(len(cell))
         columns = {"ttft_s": ttft_s, "prompt_bytes": np.where(cell // 2 == 1, 9000, 500)}
         world.answered(at, user, cell % 2 == 1, **columns).tell(analysis)

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.experiments.statistics.look import NO_SLACK, Floats, LookScale, Slack
-from app.experiments.statistics.missing import StrataSums, reach, reach_anywhere
+from app.experiments.statistics.missing import StrataSums, reach, reach_anywhere, reach_without_excess
 
 Value = tuple[float, float]
 Cells = dict[tuple[int, int], list[Value]]
@@ -110,6 +110,56 @@ def test_every_place_of_those_that_may_be_anywhere_is_within_the_bounds(data: st
     for chosen in itertools.product(*places):
         for values in itertools.product(distinct, repeat=len(arms)):
             assert within(estimate(joined(cells, list(zip(chosen, values, strict=True))), scale), est, slack)
+
+
+@pytest.mark.parametrize("arm", [0, 1])
+@pytest.mark.parametrize("scale", SCALES)
+@given(data=st.data())
+def test_whichever_values_of_an_arm_are_in_excess_the_rest_is_within_the_bounds(
+    data: st.DataObject, scale: LookScale, arm: int
+) -> None:
+    """They weigh at most the share of the arm's, as the estimate without them does."""
+    value = st.sampled_from([0.0, 1.0] if scale == "ratio" else [-4.0, 0.0, 2.0, 9.0])
+    both = st.tuples(st.lists(value, max_size=5), st.lists(value, max_size=5))
+    strata = data.draw(st.lists(both, min_size=1, max_size=3))
+    cells: Cells = {(k, of): [(x, 1.0) for x in both[of]] for k, both in enumerate(strata) for of in (0, 1)}
+    est = estimate(cells, scale)
+    assume(est is not None and sum(len(both[arm]) for both in strata) <= 9)
+    assert est is not None
+    share, pairs = data.draw(st.sampled_from([0.1, 0.3, 0.6])), pairs_of(cells)
+    seen = float(pairs[:, 0].min()), float(pairs[:, 0].max())
+    slack = reach_without_excess(sums_of(cells, 3), arm, share, seen, scale)
+    assert min(slack) >= 0
+    own = [(k, number) for k, both in enumerate(strata) for number in range(len(both[arm]))]
+    compared = [k for k, both in enumerate(strata) if min(map(len, both)) >= 2]
+    for kept in itertools.product([True, False], repeat=len(own)):
+        left = {
+            k: [both[arm][n] for (of, n), keeps in zip(own, kept, strict=True) if of == k and keeps]
+            for k, both in enumerate(strata)
+        }
+        other = {k: len(strata[k][1 - arm]) for k in compared}
+        weights = {k: other[k] / (other[k] + len(left[k])) for k in compared}
+        gone = sum(weights[k] * (len(strata[k][arm]) - len(left[k])) for k in compared)
+        if gone <= share * sum(weights[k] * len(strata[k][arm]) for k in compared):
+            rest = cells | {(k, arm): [(x, 1.0) for x in values] for k, values in left.items()}
+            assert within(estimate(rest, scale), est, slack)
+
+
+def test_in_one_stratum_excess_values_are_the_extreme_share_of_the_arms() -> None:
+    sums = StrataSums(*np.array([[[900, 1000]], [[450, 600]], [[900, 1000]]], np.float64))
+    slack = reach_without_excess(sums, 1, 0.1, (0.0, 1.0), "ratio")
+    assert slack == pytest.approx((math.log(0.6 / (0.5 / 0.9)), math.log(0.6 / 0.9 / 0.6)))
+    slack = reach_without_excess(sums, 0, 0.1, (0.0, 1.0), "difference")
+    assert slack == pytest.approx((0.5 / 0.9 - 0.5, 0.5 - 0.4 / 0.9))
+
+
+def test_where_the_split_changes_excess_values_count_where_they_weigh_most() -> None:
+    """Nearly all of the treatment's scores are of its last step, and good; those that are compared are not."""
+    n = np.array([[9900.0, 100.0], [5000.0, 5000.0], [100.0, 9900.0]])
+    sums = StrataSums(n, n * np.array([[0.3, 0.3], [0.3, 0.3], [0.3, 0.9]]), n)
+    slack = reach_without_excess(sums, 1, 0.1, (0.0, 1.0), "ratio")
+    pooled = float(sums.x[:, 1].sum() / n[:, 1].sum())
+    assert slack.down > 3 * math.log(pooled / ((pooled - 0.1) / 0.9)), "the bound from the arm's mean"
 
 
 def test_in_one_stratum_an_arms_mean_moves_as_far_as_its_values_reach() -> None:
