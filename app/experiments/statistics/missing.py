@@ -67,6 +67,7 @@ def reach_anywhere(
             missing = np.vstack([missing, anywhere[number]])
     if not len(pairs) or not (missing.any() or roaming):
         return NO_SLACK
+    pairs = _corners(pairs)
     if scale == "difference":  # no difference depends on where 0 is
         least = float(np.append(pairs[:, 0] / pairs[:, 1], 0.0).min())
         sums = sums._replace(x=sums.x - least * sums.d)
@@ -75,6 +76,22 @@ def reach_anywhere(
     return Slack(
         _most(sums.exchanged, missing[:, ::-1], exchanged, pairs, scale), _most(sums, missing, roaming, pairs, scale)
     )
+
+
+def _corners(pairs: Floats) -> Floats:
+    """Those of `pairs` that are corners of all: a ratio of linear functions is largest at one of them."""
+    ordered = sorted(set(map(tuple, pairs.tolist())))
+    corners = set[tuple[float, ...]]()
+    for points in (ordered, ordered[::-1]):
+        chain: list[tuple[float, ...]] = []
+        for x, d in points:
+            while len(chain) > 1 and (
+                (chain[-1][0] - chain[-2][0]) * (d - chain[-2][1]) <= (chain[-1][1] - chain[-2][1]) * (x - chain[-2][0])
+            ):
+                chain.pop()
+            chain.append((x, d))
+        corners.update(chain)
+    return np.array(sorted(corners))
 
 
 def _most(
