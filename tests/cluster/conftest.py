@@ -14,6 +14,7 @@ from deployments.kubernetes.environment import DRAIN
 from tests.support.cluster import manifest, memory, network
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab, lab
+from tests.support.cluster.pods import Pod
 from tests.support.kubernetes.overlays import rendered
 from tests.support.processes.project import ROOT
 
@@ -35,6 +36,7 @@ ORDER = (
     "scaling",
     "refusals",
     "disruptions",
+    "continuation",
     "variants",
     "strangers",
     "memory",
@@ -93,6 +95,16 @@ def paced(application: dict[str, Any], **autoscaling: Any) -> dict[str, Any]:
     engine["autoscaling_config"] |= {**QUICK, "target_ongoing_requests": 4, **autoscaling}
     engine["max_ongoing_requests"] = 64
     return changed
+
+
+def at_work(cluster: Cluster) -> list[Pod]:
+    """The pods with a replica of the engine, as an idle node may be there for a while."""
+    return [pod for pod in cluster.kuberay.of(ENGINES) if pod.address in addresses(cluster)]
+
+
+def addresses(cluster: Cluster) -> set[str]:
+    """Those of the engine's replicas."""
+    return {replica.address for replica in cluster.replicas(BLUE).values()}
 
 
 def on_few_nodes(raycluster: dict[str, Any]) -> None:

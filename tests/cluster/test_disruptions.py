@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.cluster.conftest import BLUE, ENGINES, IDLE_S, ROUTERS, served
+from tests.cluster.conftest import BLUE, IDLE_S, ROUTERS, addresses, at_work, served
 from tests.support.cluster.clients import Ask, Client, Outcome, lost
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab
@@ -26,15 +26,6 @@ def wide(cluster: Cluster, the_lab: Lab) -> Cluster:
     cluster.until(lambda: len(at_work(cluster)) == 2, cluster.serve.messages)
     cluster.until(lambda: len(cluster.kuberay.endpoints()) >= 4, cluster.kuberay.endpoints)
     return cluster
-
-
-def at_work(cluster: Cluster) -> list[Pod]:
-    """The pods with a replica of the engine, as an idle node may be there for a while."""
-    return [pod for pod in cluster.kuberay.of(ENGINES) if pod.address in addresses(cluster)]
-
-
-def addresses(cluster: Cluster) -> set[str]:
-    return {replica.address for replica in cluster.replicas(BLUE).values()}
 
 
 def router_addresses(cluster: Cluster) -> set[str]:

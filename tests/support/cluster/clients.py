@@ -45,16 +45,29 @@ class Ask:
 
 @dataclass
 class Outcome:
-    """The outcome of a request. Times are `time.monotonic`'s; `first_at` is the first byte's of a body."""
+    """The outcome of a request. Times are `time.monotonic`'s; `first_at` is the first byte's of a body, `last_at` that
+    of the newest data of a stream. `paused_s`: the longest time without data, in seconds.
+    """
 
     ask: Ask
     begun: float
     status: int | None = None
     first_at: float | None = None
+    last_at: float | None = None
+    paused_s: float = 0.0
     ended: float | None = None
     text: str = ""
     error: str | None = None
     address: str = ""
+
+    def took(self, text: str) -> None:
+        """Adds what has just come. A comment is no data."""
+        now = time.monotonic()
+        self.first_at = self.first_at or now
+        self.text += text
+        if "data: " in text:
+            self.paused_s = max(self.paused_s, now - (self.last_at or now))
+            self.last_at = now
 
     @property
     def is_whole(self) -> bool:
@@ -177,8 +190,7 @@ class Client:
                 async with session.post(url, json=outcome.ask.body()) as response:
                     outcome.status = response.status
                     async for data in response.content.iter_any():
-                        outcome.first_at = outcome.first_at or time.monotonic()
-                        outcome.text += data.decode(errors="replace")
+                        outcome.took(data.decode(errors="replace"))
                     return
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
                 refused.add(address)
