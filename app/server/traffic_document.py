@@ -153,18 +153,17 @@ def wanted_plan(
     """
     problems: list[str] = []
     wrong: set[str] = set()
-    stand_in: dict[str, Any] = {}
     try:
-        validator(TrafficDocument).validate_python(content)
+        document = validator(TrafficDocument).validate_python(content)
     except ValidationError as error:
         problems += problems_of(error, TrafficDocument)
         items = error.errors(include_url=False, include_context=False, include_input=False)
         if not items[0]["loc"]:
             raise InvalidDocument(problems) from None
         wrong = {str(item["loc"][0]) for item in items}
+        rest = {key: value for key, value in content.items() if key not in wrong}
         stand_in = {"weights": {"": 0}} if "weights" in wrong else {}
-    rest = {key: value for key, value in content.items() if key not in wrong}
-    document = TrafficDocument.model_validate({**rest, **stand_in})
+        document = TrafficDocument.model_validate({**rest, **stand_in})
     endpoint = config.endpoints[name]
     weights = dict.fromkeys(endpoint.traffic, 0)
     if "weights" not in wrong:

@@ -1,6 +1,5 @@
 """A node of engines falls silent, and a pod of engines is stopped, under streams of real vLLM, which have marks."""
 
-import copy
 import json
 import random
 import statistics
@@ -69,11 +68,11 @@ def with_marks(made: Lab, application: dict[str, Any]) -> dict[str, Any]:
     """The overlay's own engine in place of the paced one, where and when that one would run; with a smaller model."""
     document = yaml.safe_load(made.service_object()["spec"]["serveConfigV2"])
     (own,) = (entry for entry in document["applications"] if entry["name"] == BLUE)
-    changed, config = copy.deepcopy(application), own["args"]["llm_config"]
+    config = own["args"]["llm_config"]
     config["model_loading_config"]["model_source"] = TINY
     config["deployment_config"] = application["args"]["llm_config"]["deployment_config"]
     config["engine_kwargs"] |= {"max_num_seqs": 64, "logits_processors": [PACE]}
-    return {**changed, "import_path": own["import_path"], "args": own["args"]}
+    return {**application, "import_path": own["import_path"], "args": own["args"]}
 
 
 def continued(cluster: Cluster) -> Counter[tuple[str, str]]:

@@ -22,8 +22,6 @@ from app.experiments.analysis.cells import (
     FirstRequests,
     InStrata,
     Strata,
-    Subgroup,
-    SubgroupCells,
     UnitTable,
     bands_of,
     within,
@@ -33,6 +31,7 @@ from app.experiments.analysis.feedback import MaturedExposures
 from app.experiments.analysis.metrics import RESPONSE_RATE, Measure, MetricContext, Values, values_of
 from app.experiments.analysis.missing_values import KnownValues, MissingValues
 from app.experiments.analysis.rare_events import FEW
+from app.experiments.analysis.subgroups import Subgroup, SubgroupCells
 from app.experiments.statistics.look import (
     Covariates,
     Estimate,

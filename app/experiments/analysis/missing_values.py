@@ -23,6 +23,7 @@ from app.experiments.analysis.cells import (
     Strata,
     UnitLines,
     UnitTable,
+    count_missing,
 )
 from app.experiments.analysis.distributions import RawValues
 from app.experiments.analysis.metrics import RESPONSE_RATE, Measure, Values
@@ -64,9 +65,7 @@ class MissingValues:
     def add(self, block: CellBlock, values: Sequence[Values | None], missing: Mask) -> None:
         """Ended requests, with each measure's values; `missing`: which lack each, shape (requests, measures)."""
         self.add_values(values)
-        self._counts.resize(len(self._strata))
-        for column in np.flatnonzero(missing.any(axis=0)).tolist():
-            np.add.at(self._counts.values[:, column], (block.stratum, block.arm), missing[:, column])
+        count_missing(self._counts, len(self._strata), block.stratum, block.arm, missing)
         lacking = np.asarray(missing.any(axis=1), np.bool_)
         if self._units is not None and lacking.any():
             n = missing[lacking].astype(np.float64)
@@ -162,17 +161,13 @@ class MissingValues:
         """`missing`: of each band of shares and arm, control first."""
         measure = self._measures[column]
         raw = self._known.raw[measure.metric]
-        kept = [len(raw.of_arm(arm)) / max(self._sums(column, arm)[0], 1.0) for arm in (0, treatment)]
+        counted = np.maximum(self._known.totals.of_arms(column)[:, 0], 1.0)
+        kept = [len(raw.of_arm(arm)) / counted[arm] for arm in (0, treatment)]
         values, band, arm = raw.in_bands(treatment, self._known.compared(treatment).bands)
         if not missing.any() or not len(values):
             return NO_SLACK
         possible = self._possible(column, longest)[:, 0]
         return reach_of_quantiles(values, band, arm, measure.quantile, missing * kept, possible.min(), possible.max())
-
-    def _sums(self, column: int, arm: int) -> list[float]:
-        """n, x and d of all requests of an arm."""
-        sums: list[float] = self._known.totals.of_arms(column)[arm, :3].tolist()
-        return sums
 
     def _possible(self, column: int, longest: float) -> Floats:
         """The extremes of what a request without a value may have: shape (pairs, 2), see `extremes`."""

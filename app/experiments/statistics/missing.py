@@ -146,7 +146,12 @@ def _most_without(
     other_x, other = sums.x[counts][:, 1 - arm], sums.d[counts][:, 1 - arm]
     total = d + other
     taken, left = seen if arm == 1 else seen[::-1]
-    above, below = _parts(*((other_x, x, other, d) if arm == 1 else (x, other_x, d, other)), scale)
+
+    def parts(x: Floats, d: Floats) -> tuple[Floats, Floats]:
+        x0, x1, d0, d1 = (other_x, x, other, d) if arm == 1 else (x, other_x, d, other)
+        return _parts(x0, x1, d0, d1, scale)
+
+    above, below = parts(x, d)
     if share >= 1 or not below.sum() > 0 or (scale == "ratio" and not above.sum() > 0):
         return math.inf
     est = float(above.sum() / below.sum())
@@ -154,12 +159,10 @@ def _most_without(
     # The last but one takes its stratum out of the estimate. Before, all that are left may be as good as any was.
     last = d - 1
     gone = np.clip((x - left * d) / (taken - left), 0.0, last) if taken != left else np.zeros(len(d))
-    rest_x, rest_d, rest = x - taken * gone, d - gone, total - gone
-    rest_parts = _parts(*((other_x, rest_x, other, rest_d) if arm == 1 else (rest_x, other_x, rest_d, other)), scale)
-    above, below = (
-        np.stack([now, then, np.zeros(len(d))]) for now, then in zip((above, below), rest_parts, strict=True)
-    )
-    cost = other * (1 - share * d / total) * np.stack([np.zeros(len(d)), gone / rest, last / (total - last)])
+    rest = parts(x - taken * gone, d - gone)
+    above, below = (np.stack([now, then, np.zeros(len(d))]) for now, then in zip((above, below), rest, strict=True))
+    price = np.stack([np.zeros(len(d)), gone / (total - gone), last / (total - last)])
+    cost = other * (1 - share * d / total) * price
     budget = share * max(weight, float(weights.sum()))
 
     def best(ratio: float) -> tuple[float, float]:
