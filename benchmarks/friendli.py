@@ -17,14 +17,14 @@ import signal
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import uvloop
 
 from benchmarks.load import post
-from benchmarks.serving import ROOT, SETTLE_S, TOKENS, Round, burst, configuration, engine, ours
+from benchmarks.serving import ROOT, SETTLE_S, TOKENS, Round, burst, configuration, engine, medians, ours
 from deployments.local import processes
 from deployments.weights.cache import default_cache, prepare_tiny
 
@@ -79,11 +79,10 @@ async def measure(run: processes.Run, rounds: int) -> Found:
 def show(found: Found) -> bool:
     """Prints the medians and the ratios to OpenAI's; returns whether the target is met."""
     for streams in ("16", "1"):
-        names = list(asdict(found[OPENAI.name][streams][0]))
-        print(f"\n{streams + ' stream(s)':20}" + "".join(f"{name:>23}" for name in names))
-        for name, by_streams in found.items():
-            medians = [statistics.median(getattr(result, name) for result in by_streams[streams]) for name in names]
-            print(f"{name:20}" + "".join(f"{value:>23.2f}" for value in medians))
+        rows = {name: medians(by_streams[streams]) for name, by_streams in found.items()}
+        print(f"\n{streams + ' stream(s)':20}" + "".join(f"{name:>23}" for name in rows[OPENAI.name]))
+        for name, row in rows.items():
+            print(f"{name:20}" + "".join(f"{value:>23.2f}" for value in row.values()))
     print()
     met = True
     for client in CLIENTS[1:]:

@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -71,6 +72,10 @@ class Turn:
     generator_cpu_s: float
     other_cores: float
     """The load from everything else on the machine meanwhile, in cores."""
+    major_faults: int
+    """Of the gateway and the engine."""
+    waiting_threads: float
+    """Of both: those that waited for a core, on average."""
 
 
 Found = Mapping[str, Mapping[int, Sequence[Turn]]]
@@ -92,6 +97,10 @@ class Row:
     engine_cpu_s: float
     generator_cpu_s: float
     other_cores: float
+    longest_pause_ms: float | None
+    """Between two events of one answer, in all rounds."""
+    major_faults: float
+    waiting_threads: float
 
 
 @dataclass
@@ -115,9 +124,10 @@ async def turn(workload: Workload, way: Way, upstream: Way, *, streams: int, req
         counted = programs.cpu_seconds(of_gateway), programs.cpu_seconds(of_engine), time.process_time()
         return [*counted, programs.other_cpu_seconds(everything)]
 
-    before = spent()
+    stalled, before = programs.Stalls.of(everything), spent()
     given = await load.burst(workload.request(), way.port, streams=streams, requests=requests, end=workload.end)
     gateway, of_vllm, generator, other = (after - begun for after, begun in zip(spent(), before, strict=True))
+    stalls = programs.Stalls.of(everything).since(stalled)
     for failure in given.failures[:1]:
         print(f"{way.name}, {streams} at once: {len(given.failures)} failed: {failure}", file=sys.stderr)
     if not given.answers:
@@ -132,6 +142,8 @@ async def turn(workload: Workload, way: Way, upstream: Way, *, streams: int, req
         engine_cpu_s=of_vllm / units * 1000,
         generator_cpu_s=generator / units * 1000,
         other_cores=other / given.elapsed_s,
+        major_faults=stalls.major_faults,
+        waiting_threads=stalls.waited_s / given.elapsed_s,
     )
 
 
@@ -144,8 +156,12 @@ async def measure(workload: Workload, ways: Sequence[Way], upstream: Way, rounds
             asleep = [other for other in ways if other not in (way, upstream)]
             with programs.frozen([pid for other in asleep for pid in other.pids()]):
                 await asyncio.sleep(SETTLE_S)
+                # A frozen process's pages may have been reclaimed: the first requests read them.
+                most = max(workload.requests)
+                await load.burst(workload.request(), way.port, streams=most, requests=most, end=workload.end)
                 for streams, requests in workload.requests.items():
-                    result = await turn(workload, way, upstream, streams=streams, requests=requests)
+                    asked = partial(turn, workload, way, upstream, streams=streams, requests=requests)
+                    result = await programs.undisturbed(asked)
                     if number >= 0:
                         found[way.name][streams].append(result)
         print(f"{workload.name}: round {number + 1} of {rounds}", file=sys.stderr)
@@ -171,6 +187,9 @@ def summary(turns: Sequence[Turn]) -> Row:
         engine_cpu_s=median("engine_cpu_s"),
         generator_cpu_s=median("generator_cpu_s"),
         other_cores=median("other_cores"),
+        longest_pause_ms=max(between, default=None),
+        major_faults=median("major_faults"),
+        waiting_threads=median("waiting_threads"),
     )
 
 
@@ -192,7 +211,7 @@ def tables(workload: Workload, found: Found) -> Iterator[str]:
     """The lines of the tables, in Markdown: the results of each path, then Switchyard's router against each peer."""
     first = "first token" if workload.units > 1 else "answer"
     for streams in workload.requests:
-        between = " between tokens p50 / p99 |" if workload.units > 1 else ""
+        between = " between tokens p50 / p99 / longest |" if workload.units > 1 else ""
         yield (
             f"| {workload.name}, {streams} at once | {workload.unit}/s | of vLLM's | {first} p50 / p99 |{between}"
             f" CPU-s per 1,000: gateway | engine | generator |"
@@ -206,7 +225,7 @@ def tables(workload: Workload, found: Found) -> Iterator[str]:
                 "" if name in (ENGINE, FLOOR) else f"{share:.2f}",
                 f"{row.first_p50_ms:.1f} / {row.first_p99_ms:.1f} ms",
                 *(
-                    [f"{row.between_p50_ms:.1f} / {row.between_p99_ms:.1f} ms"]
+                    [f"{row.between_p50_ms:.1f} / {row.between_p99_ms:.1f} / {row.longest_pause_ms:.0f} ms"]
                     if row.between_p50_ms is not None
                     else []
                 ),
@@ -261,12 +280,7 @@ def main() -> int:
         if arguments.only in (None, workload.task):
             found = run(workload, arguments.peers, rounds)
             print("\n".join(tables(workload, found)), flush=True)
-            report[workload.name] = {
-                name: {
-                    n: {**asdict(summary(them)), "rounds_per_s": [one.per_s for one in them]} for n, them in by.items()
-                }
-                for name, by in found.items()
-            }
+            report[workload.name] = {name: {n: recorded(them) for n, them in by.items()} for name, by in found.items()}
     write_report("peers-", workloads=report)
     return 0
 

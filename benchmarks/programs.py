@@ -1,4 +1,4 @@
-"""Programs that a benchmark starts, calls and freezes, and their CPU time."""
+"""Programs that a benchmark starts, calls and freezes, their CPU time, and what disturbs them."""
 
 import ctypes
 import http.client
@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 import psutil
 
@@ -123,6 +125,63 @@ def other_cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time that the machine has spent on anything except these processes and this one, including stolen time."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - times.iowait - times.guest - cpu_seconds(pids) - time.process_time()
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Time in which threads could have run and did not."""
+
+    major_faults: int
+    """Pages that were read from disk, which stops a thread for milliseconds each: a machine that reclaims the pages of
+    idle processes lets a whole round stand still for seconds."""
+    waited_s: float
+    """Spent by runnable threads in the queue of a core."""
+
+    @classmethod
+    def of(cls, pids: Iterable[int]) -> Self:
+        """Of these processes so far, without those that have ended (proc_pid_stat(5), sched-stats in the kernel)."""
+        faults, waited_ns = 0, 0
+        for pid in pids:
+            folder = Path("/proc") / str(pid)
+            with suppress(OSError):
+                faults += int((folder / "stat").read_text().rpartition(")")[2].split()[9])
+                for thread in (folder / "task").iterdir():
+                    with suppress(OSError):
+                        waited_ns += int((thread / "schedstat").read_text().split()[1])
+        return cls(faults, waited_ns / 1e9)
+
+    def since(self, before: Self) -> Self:
+        """Between two readings. A thread that has ended meanwhile takes its waits with it, so they may look less."""
+        return type(self)(self.major_faults - before.major_faults, max(0.0, self.waited_s - before.waited_s))
+
+
+class Measured(Protocol):
+    """The result of a turn, with what disturbed it."""
+
+    major_faults: int
+    other_cores: float
+
+
+M = TypeVar("M", bound=Measured)
+
+MOST_FAULTS, MOST_OTHER_CORES = 5, 0.3
+"""Beyond which a turn is repeated. Waits for a core are no sign: the programs under test share the machine's."""
+AGAIN = 3
+
+
+async def undisturbed(turn: Callable[[], Awaitable[M]]) -> M:
+    """The result of a turn in which neither pages had to be read from disk nor other programs ran. After `AGAIN`
+    repetitions the last result counts, whatever disturbed it."""
+    for number in range(AGAIN + 1):
+        result = await turn()
+        if result.major_faults <= MOST_FAULTS and result.other_cores <= MOST_OTHER_CORES:
+            break
+        print(
+            f"disturbed by {result.major_faults} major faults and {result.other_cores:.2f} cores of other programs: "
+            f"{'repeated' if number < AGAIN else 'counted nevertheless'}",
+            file=sys.stderr,
+        )
+    return result
 
 
 @contextmanager

@@ -93,6 +93,12 @@ class Round:
     """Of the cluster that is asked."""
     other_cores: float
     """The load from everything else on the machine meanwhile, in cores, without the load generator and the cluster."""
+    longest_pause: float
+    """Between two events of one answer."""
+    major_faults: int
+    """Of the cluster that is asked."""
+    waiting_threads: float
+    """Of that cluster: those that waited for a core, on average."""
 
 
 def engine(weights: Path) -> dict[str, Any]:
@@ -194,13 +200,21 @@ def request(way: Way, key: str, *, tokens: int = TOKENS) -> bytes:
 
 
 async def burst(sent: bytes, run: processes.Run, *, streams: int, requests: int, end: bytes = b"[DONE]") -> Round:
-    """`requests` answers to the request `sent`, `streams` at a time. Raises AnswerFailed if one fails."""
+    """`requests` answers to the request `sent`, `streams` at a time, undisturbed and after as many as run at once: an
+    idle process's pages may have been reclaimed. Raises AnswerFailed if one fails."""
+    await load.burst(sent, run.port, streams=streams, requests=streams, end=end)
+    return await programs.undisturbed(lambda: _burst(sent, run, streams=streams, requests=requests, end=end))
+
+
+async def _burst(sent: bytes, run: processes.Run, *, streams: int, requests: int, end: bytes) -> Round:
     pids = processes.processes_of(run.run_id)
+    stalled = programs.Stalls.of(pids)
     before, others = programs.cpu_seconds(pids), programs.other_cpu_seconds(pids)
     given = await load.burst(sent, run.port, streams=streams, requests=requests, end=end)
     for failure in given.failures:
         raise failure
     others, cpu = programs.other_cpu_seconds(pids) - others, programs.cpu_seconds(pids) - before
+    stalls = programs.Stalls.of(pids).since(stalled)
     tokens = requests * TOKENS
     first, between = given.first_ms(), given.between_ms()
     return Round(
@@ -211,6 +225,9 @@ async def burst(sent: bytes, run: processes.Run, *, streams: int, requests: int,
         inter_token_p99=load.p99(between),
         cpu_s_per_1000_tokens=cpu / tokens * 1000,
         other_cores=others / given.elapsed_s,
+        longest_pause=max(between),
+        major_faults=stalls.major_faults,
+        waiting_threads=stalls.waited_s / given.elapsed_s,
     )
 
 
@@ -237,15 +254,18 @@ async def measure(ways: Sequence[Way], clusters: Mapping[str, processes.Run], ke
 
 
 def summary(found: Mapping[str, Mapping[str, Sequence[Round]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """The median over the rounds, by path, number of streams and measure."""
+    """The median over the rounds, by path, number of streams and measure; of pauses the longest."""
     return {
-        way: {
-            streams: {
-                name: statistics.median(getattr(result, name) for result in results) for name in asdict(results[0])
-            }
-            for streams, results in by_streams.items()
-        }
+        way: {streams: medians(results) for streams, results in by_streams.items()}
         for way, by_streams in sorted(found.items())
+    }
+
+
+def medians(results: Sequence[Round]) -> dict[str, float]:
+    """By measure."""
+    return {
+        name: (max if name == "longest_pause" else statistics.median)(getattr(result, name) for result in results)
+        for name in asdict(results[0])
     }
 
 
@@ -265,12 +285,12 @@ def verdict(found: Mapping[str, Mapping[str, Sequence[Round]]]) -> dict[str, flo
     }
 
 
-def show(medians: Mapping[str, Mapping[str, Mapping[str, float]]], ratios: Mapping[str, float]) -> bool:
+def show(rows: Mapping[str, Mapping[str, Mapping[str, float]]], ratios: Mapping[str, float]) -> bool:
     """Prints the table and the verdict; returns whether the target is met."""
-    names = list(next(iter(medians.values()))["16"])
+    names = list(next(iter(rows.values()))["16"])
     for streams in ("16", "1"):
         print(f"\n{streams + ' stream(s)':28}" + "".join(f"{name:>23}" for name in names))
-        for way, values in medians.items():
+        for way, values in rows.items():
             print(f"{way:28}" + "".join(f"{values[streams][name]:>23.2f}" for name in names))
     print()
     met = True
@@ -308,11 +328,11 @@ def main() -> int:
         with shipped.cluster(ingress("/", llm_config), MODEL, directory / "shipped") as other:
             found = uvloop.run(measure(WAYS, {"ours": run, "shipped": other}, key, arguments.rounds))
     found = {**found, **{f"{name}, alone": rounds for name, rounds in alone.items()}}
-    medians, ratios = summary(found), verdict(found)
-    met = show(medians, ratios)
+    rows, ratios = summary(found), verdict(found)
+    met = show(rows, ratios)
     write_report(
         "",
-        medians=medians,
+        medians=rows,
         ratios=ratios,
         rounds={way: {n: [asdict(r) for r in rs] for n, rs in by.items()} for way, by in found.items()},
     )

@@ -1,7 +1,8 @@
-"""Engines that share cores: the cost of waiting threads that spin (OpenMP's default) or sleep.
+"""Engines that share cores: the cost of waiting threads that spin (OpenMP's default) or sleep, and of one thread per
+core where that leaves none to other processes.
 
-Each engine computes with one thread per core. At the end of every step a thread waits for the others. If it spins and
-there is more than one engine, it keeps a core from the threads that it waits for. The two variants take turns.
+At the end of every step a thread waits for the others. If it spins and there is more than one engine, it keeps a core
+from the threads that it waits for. The variants take turns.
 
     python -m benchmarks.shared_cores [--engines N] [--rounds N]    prints seconds of the slowest engine
 """
@@ -26,7 +27,13 @@ ENVIRONMENT: Mapping[str, str] = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
-WAYS: Mapping[str, Mapping[str, str]] = {"spinning": {}, "sleeping": {"OMP_WAIT_POLICY": "PASSIVE"}}
+SLEEPING = {"OMP_WAIT_POLICY": "PASSIVE"}
+WAYS: Mapping[str, Mapping[str, str]] = {
+    "spinning": {},
+    "sleeping": SLEEPING,
+    "sleeping, a thread fewer": {**SLEEPING, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) - 1))},
+}
+"""The first is what the others are compared with."""
 
 
 def measure(engines: int, weights: Path, variables: Mapping[str, str]) -> float:
@@ -79,14 +86,16 @@ def main() -> None:
         engine(arguments.engine)
         return
     weights = prepare(MODEL, default_cache())
-    print("| engines | spinning (s) | sleeping (s) | ratio |\n| --- | --- | --- | --- |")
+    heads = [f"{name} (s) | of spinning" for name in WAYS]
+    print(f"| engines | {' | '.join(heads)} |\n| --- |{' --- | --- |' * len(heads)}")
     for number in (1, arguments.engines):
         seconds: dict[str, list[float]] = {name: [] for name in WAYS}
         for _ in range(arguments.rounds):
             for name, variables in WAYS.items():
                 seconds[name].append(measure(number, weights, variables))
-        spinning, sleeping = (statistics.mean(seconds[name]) for name in WAYS)
-        print(f"| {number} | {spinning:.1f} | {sleeping:.1f} | {sleeping / spinning:.2f} |", flush=True)
+        means = {name: statistics.mean(them) for name, them in seconds.items()}
+        cells = [f"{mean:.1f} | {mean / means['spinning']:.2f}" for mean in means.values()]
+        print(f"| {number} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ EVENT = b"data: {}\n\n"
 
 
 def a_turn(per_s: float, first_ms: Sequence[float]) -> Turn:
-    return Turn(per_s, 0, list(first_ms), [2.0, 4.0], 0.05, 0.7, 0.02, 0.1)
+    return Turn(per_s, 0, list(first_ms), [2.0, 4.0], 0.05, 0.7, 0.02, 0.1, 0, 0.5)
 
 
 def test_a_row_has_medians_of_turns_and_percentiles_of_all_answers() -> None:
