@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.conftest import BLUE, addresses, at_work, served
-from tests.support.cluster.clients import Ask, Client, Outcome, lost
+from deployments.kubernetes.manifests import ray_service
+from tests.cluster.conftest import BLUE, ENGINES, addresses, at_work, served
+from tests.support.cluster.clients import Ask, Outcome, lost
 from tests.support.cluster.figures import Figures
+from tests.support.cluster.kuberay import raycluster
 from tests.support.cluster.lab import Cluster, Lab
 from tests.support.cluster.network import PREFIX, joined
 from tests.support.cluster.pace import STEP_S
+from tests.support.kubernetes.overlays import CHART, made
 from tests.support.processes.scraper import Scraper
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
@@ -25,6 +28,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 CONTINUED = "switchyard_continued_streams_total"
 TINY = "/app/.models/tiny-llama"
 PACE = "tests.support.cluster.pace:Pace"
+NOTICE_S = 120
 IDLE_S = 120
 """Longer than any pause: it is not the router's clock that notices."""
 
@@ -60,13 +64,23 @@ def continuing(cluster: Cluster, the_lab: Lab) -> Cluster:
     router["deployments"][BLUE]["continuation"] = {"wait_s": IDLE_S}
     cluster.apply(document)
     cluster.until(lambda: len(at_work(cluster)) == 2, cluster.serve.messages)
-    cluster.until(lambda: len(cluster.kuberay.endpoints()) >= 4, cluster.kuberay.endpoints)
+    cluster.until(lambda: len(cluster.kuberay.endpoints()) >= 2, cluster.kuberay.endpoints)
+    give_notice(cluster)
     return cluster
 
 
-def with_marks(made: Lab, application: dict[str, Any]) -> dict[str, Any]:
+def give_notice(cluster: Cluster) -> None:
+    """Makes the pods of engines that start from now on those of spot nodes, as the chart does."""
+    values = yaml.safe_load((CHART / "ci/cpu-demo-values.yaml").read_text())
+    spot = raycluster(ray_service(made(**values, nodes={"cpu": {"notice": NOTICE_S}})), "spot")
+    (group,) = (group for group in spot["spec"]["workerGroupSpecs"] if group["groupName"] == ENGINES)
+    with cluster.kuberay.store.lock:
+        cluster.kuberay.store.group(ENGINES)["template"] = group["template"]
+
+
+def with_marks(the_lab: Lab, application: dict[str, Any]) -> dict[str, Any]:
     """The overlay's own engine in place of the paced one, where and when that one would run; with a smaller model."""
-    document = yaml.safe_load(made.service_object()["spec"]["serveConfigV2"])
+    document = yaml.safe_load(the_lab.service_object()["spec"]["serveConfigV2"])
     (own,) = (entry for entry in document["applications"] if entry["name"] == BLUE)
     config = own["args"]["llm_config"]
     config["model_loading_config"]["model_source"] = TINY
@@ -92,14 +106,11 @@ def assert_whole(outcomes: Sequence[Outcome], count: int) -> None:
     assert {tokens(outcome) for outcome in outcomes} == {count}
 
 
-def test_the_streams_of_a_silent_node_go_on_elsewhere(continuing: Cluster, the_lab: Lab, figures: Figures) -> None:
+def test_the_streams_of_a_silent_node_go_on_elsewhere(continuing: Cluster, figures: Figures) -> None:
     """Nothing closes their connections: the node's kernel is gone, too."""
     cluster, (engine, *_), before = continuing, at_work(continuing), continued(continuing)
-    beside = Client(
-        lambda: [address for address in cluster.kuberay.endpoints() if address != engine.address], the_lab.key
-    )
     asks = [TokensAsk(chunks=400, within_s=600)] * 32
-    with beside.asking(asks) as streams:
+    with cluster.client.asking(asks) as streams:
         cluster.until(streams.have_started, lambda: [str(outcome) for outcome in streams.outcomes])
         time.sleep(50 * STEP_S)
         cluster.kuberay.lose(engine)
@@ -121,15 +132,17 @@ def test_the_streams_of_a_silent_node_go_on_elsewhere(continuing: Cluster, the_l
 
 
 def test_the_streams_of_ten_minutes_of_a_stopped_pod_go_on_elsewhere(continuing: Cluster, figures: Figures) -> None:
-    """Some clients come through the pod's own ingress, so that it is there to their streams' end."""
-    cluster, (engine, *_), before = continuing, at_work(continuing), continued(continuing)
+    """The pod ends without them, within a spot node's notice: no client comes through its ingress."""
+    cluster, before = continuing, continued(continuing)
+    engine = at_work(cluster)[-1]
+    assert engine.grace_s < NOTICE_S, "it started after the notice was given"
     count = round(600 / STEP_S)
     with cluster.client.asking([TokensAsk(chunks=count, within_s=1500)] * 16) as streams:
         cluster.until(streams.have_started, lambda: [str(outcome) for outcome in streams.outcomes])
         time.sleep(50 * STEP_S)
         engine.delete()
-        succeeded = cluster.until(lambda: len(addresses(cluster) - {engine.address}) == 2, cluster.serve.messages)
-        ended = cluster.until(lambda: engine.address not in stopping(cluster), cluster.serve.messages)
+        gone = cluster.until(lambda: engine not in cluster.kuberay.pods, cluster.serve.messages)
+        assert gone < engine.grace_s, "it was not killed"
         assert all(outcome.ended is None for outcome in streams.outcomes), [*map(str, streams.outcomes)]
         outcomes = streams.wait()
     assert_whole(outcomes, count)
@@ -138,14 +151,8 @@ def test_the_streams_of_ten_minutes_of_a_stopped_pod_go_on_elsewhere(continuing:
     pauses = sorted(outcome.paused_s for outcome in outcomes)[-moved.total() :]
     shortest = min((outcome.ended or 0) - outcome.begun for outcome in outcomes)
     figures.add(
-        "SIGTERM to a pod of engines under streams of real vLLM",
-        f"0 of {len(outcomes)} streams of {shortest / 60:.0f} min lost, all with every token; its successor ran after "
-        f"{succeeded:.0f} s, and {ended:.0f} s later its own replica had ended; {moved.total()} streams went on "
-        f"elsewhere, after a pause of {statistics.median(pauses):.1f} s (at most {pauses[-1]:.1f} s)",
+        f"SIGTERM to a pod of engines on a node with {NOTICE_S} s of notice, under streams of real vLLM",
+        f"gone after {gone:.0f} s; 0 of {len(outcomes)} streams of {shortest / 60:.0f} min lost, all with every token: "
+        f"{moved.total()} went on elsewhere, after a pause of {statistics.median(pauses):.1f} s (at most "
+        f"{pauses[-1]:.1f} s)",
     )
-
-
-def stopping(cluster: Cluster) -> set[str]:
-    """The addresses of the engine's replicas that are told to stop, or are about to be."""
-    states = ("STOPPING", "PENDING_MIGRATION")
-    return {replica.address for state in states for replica in cluster.serve.replicas(BLUE, state)}

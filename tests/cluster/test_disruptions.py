@@ -24,7 +24,7 @@ def wide(cluster: Cluster, the_lab: Lab) -> Cluster:
     """Two replicas of the engine on two nodes."""
     cluster.apply(served(the_lab, min_replicas=2, max_replicas=2))
     cluster.until(lambda: len(at_work(cluster)) == 2, cluster.serve.messages)
-    cluster.until(lambda: len(cluster.kuberay.endpoints()) >= 4, cluster.kuberay.endpoints)
+    cluster.until(lambda: len(cluster.kuberay.endpoints()) >= 2, cluster.kuberay.endpoints)
     return cluster
 
 

@@ -28,7 +28,7 @@ def replace(cluster: Cluster, pod: Pod) -> None:
         return len(cluster.routers()) == 2 and len(cluster.replicas(BLUE)) == 1 and pod.address not in places
 
     cluster.until(runs_elsewhere, lambda: (pod.name, cluster.serve.messages()), REPLACED_WITHIN_S)
-    cluster.until(lambda: len(cluster.kuberay.endpoints()) >= 3, cluster.kuberay.endpoints, REPLACED_WITHIN_S)
+    cluster.until(lambda: len(cluster.kuberay.endpoints()) >= 2, cluster.kuberay.endpoints, REPLACED_WITHIN_S)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def awake(cluster: Cluster, the_lab: Lab) -> Cluster:
     def is_small() -> bool:
         pods = [len(cluster.kuberay.of(group)) for group in (ENGINES, ROUTERS)]
         replicas = [len(cluster.replicas(BLUE)), len(cluster.routers())]
-        return pods == replicas == [1, 2] and len(cluster.kuberay.endpoints()) == 3
+        return pods == replicas == [1, 2] and len(cluster.kuberay.endpoints()) == 2
 
     cluster.until(is_small, lambda: (cluster.serve.messages(), [pod.name for pod in cluster.kuberay.pods]))
     return cluster

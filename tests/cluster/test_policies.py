@@ -58,7 +58,7 @@ def is_allowed(flow: Flow) -> bool:
     opened = {
         "head": {DASHBOARD} if source == "operator" else set(),
         "router": {INGRESS},
-        "engine": {INGRESS},
+        "engine": set(),
     }[target] | ({METRICS} if source == "prometheus" else set())
     return protocol == "TCP" and port in opened
 

@@ -92,6 +92,11 @@ applications:
     route_prefix: /deployments/{{ $model.name }}
     import_path: deployments.{{ ternary "llm" "embedding" $chat }}:build
     args:
+      {{- with get (default (dict) (get $root.Values.nodes (default "cpu" $model.gpu))) "notice" }}
+      {{- if $chat }}
+      hand_over_after_s: {{ div . 4 }}
+      {{- end }}
+      {{- end }}
       llm_config:
         model_loading_config: {model_id: {{ quote $model.name }}, model_source: {{ quote (include "switchyard.source" $model.source) }}}
         {{- if hasKey $model "gpu" }}

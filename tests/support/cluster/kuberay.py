@@ -23,12 +23,14 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class KubeRay:
-    """One running RayCluster. `redis`: HOST:PORT of the store of its head, if the manifest asks for one."""
+    """One running RayCluster. `port`: the name of the pods' port to which the application's Service leads."""
 
-    def __init__(self, store: RayClusterStore, image: Image, certificate: Path, *, token: str | None) -> None:
+    def __init__(
+        self, store: RayClusterStore, image: Image, certificate: Path, *, token: str | None, port: str
+    ) -> None:
         self.name: str = store.cluster["metadata"]["name"]
         self.store, self.token = store, token
-        self._image, self._certificate = image, certificate
+        self._image, self._certificate, self._port = image, certificate, port
         self._pods: list[Pod] = []
         self._serial = itertools.count(1)
         self._kubelet, self._stop = Kubelet(), threading.Event()
@@ -53,8 +55,9 @@ class KubeRay:
         return [pod for pod in self.pods if pod.group == group and pod.deleted_at is None and pod.lost_at is None]
 
     def endpoints(self) -> list[str]:
-        """The addresses behind the Service of the application: ready workers, not the head."""
-        return [pod.address for pod in endpoints(self.pods) if not pod.is_head]
+        """The addresses behind the Service of the application: ready workers with the port that it names, not the
+        head."""
+        return [pod.address for pod in endpoints(self.pods) if not pod.is_head and self._port in pod.ports]
 
     def start(self) -> None:
         """Starts the head, and all others as soon as it is ready."""

@@ -130,7 +130,8 @@ class Lab:
         change(made)
         store = self.kubernetes.stores[name] = RayClusterStore(made, self._problems)
         token = secrets.token_hex(16) if made["spec"].get("authOptions", {}).get("mode") == "token" else None
-        kuberay = KubeRay(store, self.image, self.kubernetes.certificate, token=token)
+        (port,) = self.service_object()["spec"]["serveService"]["spec"]["ports"]
+        kuberay = KubeRay(store, self.image, self.kubernetes.certificate, token=token, port=port["targetPort"])
         try:
             kuberay.start()
             cluster = Cluster(kuberay, ServeApi(kuberay.head.address, token), Client(kuberay.endpoints, self.key), {})

@@ -68,6 +68,11 @@ class Pod:
     sidecars: list[Container] = field(default_factory=list)
 
     @property
+    def ports(self) -> dict[str, int]:
+        """Those of its first container that have a name."""
+        return {port["name"]: port["containerPort"] for port in self.template["spec"]["containers"][0]["ports"]}
+
+    @property
     def grace_s(self) -> float:
         """The time that the pod has to end after SIGTERM."""
         return float(self.template["spec"].get("terminationGracePeriodSeconds", 30))
@@ -119,8 +124,7 @@ class Pod:
         if "exec" in probe:
             return self.container.run(probe["exec"]["command"], timeout_s=timeout_s)
         where = probe["httpGet"]
-        ports = {port.get("name"): port["containerPort"] for port in self.template["spec"]["containers"][0]["ports"]}
-        port, kubelet = ports.get(where["port"], where["port"]), (NODE_ADDRESS, 0)
+        port, kubelet = self.ports.get(where["port"], where["port"]), (NODE_ADDRESS, 0)
         connection = http.client.HTTPConnection(self.address, port, timeout=timeout_s, source_address=kubelet)
         try:
             connection.request("GET", where["path"])

@@ -215,7 +215,7 @@ def honest_probes(manifests: list[Manifest]) -> Iterator[str]:
                     yield f"{pod.where}: {name} asks {probe['httpGet']['path']}"
     for pod in ray_pods(manifests):
         probe = pod.main.get("readinessProbe", {}).get("httpGet")
-        if pod.where != "head" and probe != {"path": "/health", "port": "serve"}:
+        if pod.where != "head" and probe != {"path": "/health", "port": 8000}:
             yield f"{pod.where}: its readiness proves no router"
 
 

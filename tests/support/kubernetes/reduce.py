@@ -53,7 +53,7 @@ def shared(schema: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(part, dict):
             return part
         text = _text(part)
-        if top or counts[text] < 2 or len(text) < _SMALLEST or "type" not in part:
+        if top or counts[text] < 2 or len(text) < _SMALLEST or not isinstance(part.get("type"), str):
             return {key: replaced(below) for key, below in part.items()}
         if text not in names:
             names[text] = f"d{len(names)}"

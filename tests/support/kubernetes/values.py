@@ -78,6 +78,7 @@ _nodes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "memory": st.sampled_from(["2000Gi", "1Ti", "4000000Mi"]),
         "shm": st.sampled_from(["4Gi", "512Mi"]),
         "max": st.integers(900, 1000),
+        "notice": st.integers(30, 600),
         **_placement,
         "nodeSelector": st.dictionaries(names, words, min_size=1, max_size=2),
         "runtimeClassName": words,

@@ -17,12 +17,13 @@ from app.config.base import ConfigError
 from deployments.haproxy import cluster_settings
 from deployments.kubernetes import capacity, chart
 from deployments.kubernetes.demands import most_nodes
+from deployments.kubernetes.environment import DRAIN, STOP_S, WORKER_DRAIN_S
 from deployments.kubernetes.manifests import ray_service
 from deployments.kubernetes.manifests import read as kustomized
 from tests.conftest import NIGHTLY
 from tests.support.kubernetes import policies, schemas
 from tests.support.kubernetes.helm import Helm, HelmFailed, helm
-from tests.support.kubernetes.overlays import pods
+from tests.support.kubernetes.overlays import pods, ray_pods
 from tests.support.kubernetes.values import MODEL, names, releases, right
 from tests.support.processes.project import ROOT
 
@@ -451,3 +452,31 @@ def test_a_second_cluster_may_take_over_in_steps() -> None:
     with pytest.raises(ConfigError, match="host"):
         render(values | {"host": "models.acme.com"})
     assert "clusterUpgradeOptions" not in str(render({}))
+
+
+@pytest.mark.parametrize(("notice", "drain", "grace", "hand_over"), [(120, "90", 110, 30), (30, "22", 27, 7)])
+def test_the_engines_of_spot_nodes_stop_within_their_notice(
+    real: Helm, notice: int, drain: str, grace: int, hand_over: int
+) -> None:
+    on_cpus = {"name": "b", "source": "package:b", "replicas": 1, "share": 50}
+    models = [{**MODEL, "share": 50}, on_cpus, {**MODEL, "name": "e", "task": "embeddings"}]
+    values = {"models": models, "nodes": {"L4": {"notice": notice}}}
+    for files in (render(values), real.render(values, name="switchyard", namespace="switchyard")):
+        objects = chart.objects({name: text for name, text in files.items() if name.endswith(".yaml")})
+        given = {
+            pod.where: (pod.environment[DRAIN], pod.spec["terminationGracePeriodSeconds"]) for pod in ray_pods(objects)
+        }
+        usual = (str(WORKER_DRAIN_S), WORKER_DRAIN_S + STOP_S)
+        assert given["gpu-l4"] == (drain, grace)
+        assert given["cpu"] == given["engines"] == usual
+        served = yaml.safe_load(ray_service(objects)["spec"]["serveConfigV2"])["applications"]
+        after = {application["name"]: application["args"].get("hand_over_after_s") for application in served}
+        assert after == {"router": None, "experiments": None, MODEL["name"]: hand_over, "b": None, "e": None}
+
+
+def test_clients_enter_everywhere_where_kuberay_names_the_ports() -> None:
+    """KubeRay's own Services of an incremental upgrade lead to all pods."""
+    objects = chart.objects(render({"models": [MODEL], "upgrade": "NewClusterWithIncrementalUpgrade"}))
+    assert "serveService" not in ray_service(objects)["spec"]
+    (policy,) = (manifest for manifest in objects if manifest["metadata"]["name"] == "switchyard-clients")
+    assert policy["spec"]["podSelector"]["matchExpressions"][0]["values"] == ["router", "engine"]

@@ -29,17 +29,17 @@ def reached(manifests: list[Manifest], pod: dict[str, str], peer: dict[str, str]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_other_pods_reach_only_the_ingress_of_routers_and_engines(overlay: str) -> None:
+def test_other_pods_reach_only_the_ingress_of_routers(overlay: str) -> None:
     manifests = rendered(overlay)
     pods = {pod.where: pod.labels for pod in ray_pods(manifests)}
     assert len(pods) == 3
     for where, labels in pods.items():
-        expected = set() if where == "head" else {8000}
+        expected = {8000} if labels["app.kubernetes.io/component"] == "router" else set()
         assert reached(manifests, labels, OTHER) == expected
         assert reached(manifests, labels, OTHER, namespace=STRANGE) == expected
         assert reached(manifests, labels, RAY, namespace=STRANGE) == expected
         assert reached(manifests, labels, OPERATOR, namespace=named("kuberay")) == (
-            {8265} if where == "head" else {8000}
+            {8265} if where == "head" else expected
         )
         assert reached(manifests, labels, OPERATOR, namespace=STRANGE) == expected
         assert reached(manifests, labels, RAY) == {ALL, *expected}
