@@ -27,6 +27,7 @@ from app.config.experiments import Experiment, LedgerSettings
 from app.config.schema import Config
 from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.analysis import SUBGROUPS, Analysis, same_run
+from app.experiments.analysis.monitoring import RETURNS
 from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal, TrafficChange
 from app.experiments.contract.journal import (
@@ -356,6 +357,8 @@ class Controller:
         ]
         if (subgroups := report.subgroups) is not None:
             compared.append((SUBGROUPS, subgroups.looked_at, subgroups.outdated))
+        if (compared_at := report.sample_ratio.returns_compared_at) is not None:
+            compared.append((RETURNS, compared_at, True))
         looks = {key: looked_at for key, looked_at, outdated in compared if outdated or key in last}
         self._looks[name, run.started_at] = looks
         if looks != last:

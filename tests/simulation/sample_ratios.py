@@ -109,7 +109,7 @@ def _is_alarmed(world: Returning, rng: np.random.Generator) -> bool:
     watch, largest = SampleRatioWatch(arms, tables, returning=True), -math.inf
     for at, part in enumerate(np.array_split(unit, 40)):
         watch.add(part.astype(np.uint64), np.full(len(part), float(at)), np.full(len(part), plan, np.int32), arm[part])
-        largest = max(largest, watch.compare_returns())
+        largest = max(largest, watch.compare_returns(0.0))
     return largest >= RETURNS_THRESHOLD
 
 

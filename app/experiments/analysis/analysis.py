@@ -29,7 +29,7 @@ from app.experiments.analysis.comparing import MetricComparison, effect_of, plan
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.feedback import Match, PendingFeedback
 from app.experiments.analysis.metrics import RESPONSE_RATE, Measure, facts_of, measures_of
-from app.experiments.analysis.monitoring import Monitoring
+from app.experiments.analysis.monitoring import RETURNS, Monitoring
 from app.experiments.analysis.reporting import reported
 from app.experiments.automation.state import Interventions
 from app.experiments.contract.report import (
@@ -460,13 +460,15 @@ class Analysis:
         return self._reported(now, with_values=False)
 
     def look(self, keys: Container[str], now: float) -> None:
-        """Looks at comparisons by their `MetricComparison.key`, whatever the pace."""
+        """Looks at comparisons by their `MetricComparison.key`, SUBGROUPS or RETURNS, whatever the pace."""
         self.settle(now)
         for comparing in self._comparing:
             if comparing.key in keys:
                 self._look_at(comparing, now)
         if SUBGROUPS in keys:
             self._look_at_subgroups(now)
+        if RETURNS in keys:
+            self._watched.sample_ratio.compare_returns(now, growth=1.0)
 
     def report_again(self, now: float, older: Container[str]) -> Report:
         """The report of a time in the past, on records until then. All looks are made, except for the comparisons whose

@@ -23,7 +23,7 @@ from app.experiments.analysis.aggregates import AnyEstimate, SufficientStatistic
 from app.experiments.analysis.arrays import Ints
 from app.experiments.analysis.effect_changes import EffectChanges
 from app.experiments.analysis.metrics import Measure, why_without_value
-from app.experiments.analysis.rare_events import FEW, RareEvents
+from app.experiments.analysis.rare_events import FEW, RareCounts, RareEvents
 from app.experiments.contract.report import (
     WORDS,
     ArmValue,
@@ -187,16 +187,15 @@ CHANGED = 0.2
 
 
 class FewEvents(NamedTuple):
-    """What the exact test knows of requests, of control and of the treatment."""
+    """What the exact test knows, of control and of the treatment."""
 
-    requests: tuple[float, float] = (1.0, 1.0)
+    events: RareCounts
+    """At the time of the look: the test at another level is one of the same look."""
+    requests: tuple[float, float]
     """Of a unit, in the mean."""
-    unknown: tuple[int, int] = (0, 0)
+    unknown: tuple[int, int]
     """Those without an end."""
-    running: tuple[int, int] = (0, 0)
-
-
-ALL_ENDED = FewEvents()
+    running: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,7 @@ class LatestLook:
     """Whether they cannot change the verdict."""
     stays_non_inferior: bool = True
     """Whether they cannot take away from a verdict that the treatment is not inferior, too."""
-    few: FewEvents = ALL_ENDED
+    few: FewEvents | None = None
     """Of the exact test."""
 
     @property
@@ -341,8 +340,8 @@ class MetricComparison:
         if level == self.level:
             return
         self.level, known = level, self.known
-        if known.event_test is not None and self.rare is not None and self.rare.applies:
-            self.known = self._tested(known, self.rare, sets)
+        if known.few is not None:
+            self.known = self._tested(known, known.few, sets)
         elif known.look is not None and known.measured != "too_early":
             self.known = self._judged(known, known.look)
 
@@ -401,7 +400,8 @@ class MetricComparison:
     def _exact(self, reason: str, collected: SufficientStatistics, sets: Ints, units: tuple[int, int]) -> LatestLook:
         if self.rare is None or not self.rare.applies:
             return LatestLook(reason=reason, units=units)
-        if self.rare.is_repeated:
+        events = self.rare.at_present()
+        if events.is_repeated:
             reason += ", and several of one unit"
         arms = (0, self.treatment)
         control, treated = (
@@ -410,14 +410,15 @@ class MetricComparison:
         unknown, running = (
             (int(of[0].sum()), int(of[self.treatment].sum())) for of in (collected.unknown, collected.running)
         )
-        few = FewEvents((control, treated), unknown, running)
-        ln_e = self.rare.ln_e(sets, few.requests)
-        return self._tested(LatestLook(ln_e=ln_e, reason=reason, units=units, few=few), self.rare, sets)
+        few = FewEvents(events, (control, treated), unknown, running)
+        ln_e = events.ln_e(sets, few.requests)
+        return self._tested(LatestLook(ln_e=ln_e, reason=reason, units=units, few=few), few, sets)
 
-    def _tested(self, known: LatestLook, rare: RareEvents, sets: Ints) -> LatestLook:
+    def _tested(self, known: LatestLook, few: FewEvents, sets: Ints) -> LatestLook:
         """The look with the exact test and what follows from it."""
-        few = known.few
-        effect, after_all = (rare.effect(sets, self.level, few.requests, ends) for ends in (few.unknown, few.running))
+        effect, after_all = (
+            few.events.effect(sets, self.level, few.requests, ends) for ends in (few.unknown, few.running)
+        )
         allowed = _allows(effect, self.measure)
         settled = _allows(after_all, self.measure) == allowed
         return replace(known, event_test=effect, measured=allowed[0], settled=settled)

@@ -12,7 +12,7 @@ treatment alone, and act only while control itself keeps them.
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,32 +42,42 @@ _LARGEST_RATIO = 1e4
 _HALVINGS = 40
 
 
-class UnitEvents:
-    """The first event of each unit, of control and one treatment."""
+class Counted(Protocol):
+    """What is known of units."""
 
-    def __init__(self, treatment: int, parts: int = 1) -> None:
-        """`parts` of callers: see `witnesses`."""
-        self._treatment, self._parts = treatment, parts
-        self._first = FirstSeen(arms=2, max_units=MAX_UNITS)
+    @property
+    def counts(self) -> Ints:
+        """By group and arm."""
 
-    def add(self, unit: Hashes, at: F64, weights: I32, arm: NDArray[np.int8], part: Part | None = None) -> bool:
-        """Events of any arms: equally long arrays, `weights` and `arm` as in `Arms`. False if none counts here."""
-        here = (arm == 0) | (arm == self._treatment)
-        if here.any():
-            group = weights * np.int32(self._parts) + (0 if part is None else part)
-            self._first.add(unit[here], at[here], group[here].astype(np.int32), (arm[here] != 0).astype(np.int8))
-        return bool(here.any())
+    @property
+    def share(self) -> float:
+        """The share of units that is counted."""
+
+
+class CountsThen(NamedTuple):
+    """`Counted` at some time."""
+
+    counts: Ints
+    share: float
+
+
+class EventCounts:
+    """Units with the event, of control and one treatment, and what follows from their numbers."""
+
+    def __init__(self, treatment: int, counted: Counted, parts: int = 1) -> None:
+        """`counted`: by set of weights and part of callers (see `witnesses`), and by arm."""
+        self._treatment, self._counted, self._parts = treatment, counted, parts
 
     @property
     def units(self) -> tuple[int, int]:
         """Units with the event, on control and on the treatment."""
-        control, treated = self._first.counts.sum(axis=0).tolist()
-        return round(control / self._first.share), round(treated / self._first.share)
+        control, treated = self._counted.counts.sum(axis=0).tolist()
+        return round(control / self._counted.share), round(treated / self._counted.share)
 
     @property
     def table(self) -> Ints:
         """Units by set of weights, part, and arm (control, the treatment)."""
-        counts = self._first.counts
+        counts = self._counted.counts
         sets = -(-len(counts) // self._parts)
         padded = np.zeros((sets * self._parts, 2), np.int64)
         padded[: len(counts)] = counts
@@ -142,6 +152,26 @@ class UnitEvents:
         counts = self.table.sum(axis=1) if table is None else table
         known = weights[: len(counts)].astype(np.float64)
         return known[:, 0], known[:, self._treatment], counts[:, 0].astype(float), counts[:, 1].astype(float)
+
+
+class UnitEvents(EventCounts):
+    """The first event of each unit, of control and one treatment."""
+
+    def __init__(self, treatment: int, parts: int = 1) -> None:
+        self._first = FirstSeen(arms=2, max_units=MAX_UNITS)
+        super().__init__(treatment, self._first, parts)
+
+    def add(self, unit: Hashes, at: F64, weights: I32, arm: NDArray[np.int8], part: Part | None = None) -> bool:
+        """Events of any arms: equally long arrays, `weights` and `arm` as in `Arms`. False if none counts here."""
+        here = (arm == 0) | (arm == self._treatment)
+        if here.any():
+            group = weights * np.int32(self._parts) + (0 if part is None else part)
+            self._first.add(unit[here], at[here], group[here].astype(np.int32), (arm[here] != 0).astype(np.int8))
+        return bool(here.any())
+
+    def at_present(self) -> EventCounts:
+        """What is known now, whatever is added later."""
+        return EventCounts(self._treatment, CountsThen(self._first.counts.copy(), self._first.share), self._parts)
 
 
 def _evidence(hits: Floats, misses: Floats, p0: Floats) -> EventEvidence:

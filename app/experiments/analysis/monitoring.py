@@ -237,8 +237,9 @@ class Monitoring:
 
     @property
     def suspected_returns(self) -> str:
-        """The same; empty without any suspicion."""
-        return self.returns or (self.sample_ratio.returns if self.sample_ratio.suspects else "")
+        """The same, or what may be chance; empty without any suspicion."""
+        suspected = self.sample_ratio.suspects and f"{self.sample_ratio.returns} Or it is chance: this is no alarm yet."
+        return self.returns or suspected or ""
 
     def _completeness_key(self, column: int, treatment: int) -> str:
         return f"completeness {self._measures[column].key} {self._arms.names[treatment]}"
@@ -266,9 +267,10 @@ class Monitoring:
             text = " ".join(["The units contradict the weights.", *self.traffic.differences()])
             yield SPLIT, Alarm(kind="sample_ratio", at=now, text=text)
         elif self.alarms.raised_at(SPLIT) is self.alarms.raised_at(RETURNS) is None and (
-            self.sample_ratio.compare_returns() >= RETURNS_THRESHOLD
+            self.sample_ratio.compare_returns(now) >= RETURNS_THRESHOLD
         ):
-            yield RETURNS, Alarm(kind="returns", at=now, text=self.sample_ratio.returns)
+            text = f"{self.sample_ratio.returns} The arms' requests are not alike."
+            yield RETURNS, Alarm(kind="returns", at=now, text=text)
         for (column, treatment), completeness in self.completeness.items():
             if completeness.is_new_alarm():
                 yield self._completeness_key(column, treatment), self._incomplete(column, treatment, completeness, now)

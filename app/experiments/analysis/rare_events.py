@@ -7,12 +7,13 @@ more often; and where none has had it, as many as a unit has requests.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.arrays import Hashes, Ints
-from app.experiments.analysis.guardrails import UnitEvents
+from app.experiments.analysis.guardrails import EventCounts, UnitEvents
 from app.experiments.analysis.metrics import Values
 from app.experiments.contract.report import Effect
 from app.experiments.statistics.events import two_sided
@@ -29,6 +30,52 @@ Pair = tuple[float, float]
 
 _MAX_UNITS = 1_000_000
 """Units of an arm that has many events while the other one stays below `FEW`; later ones are not counted."""
+
+
+@dataclass(frozen=True)
+class RareCounts:
+    """The test of what is known at some time. `requests` with the event: control's and the treatment's."""
+
+    events: EventCounts
+    requests: tuple[int, int]
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a unit of an arm has had the event more than once."""
+        return max(self._of_each_unit()) > 1
+
+    def effect(self, sets: Ints, alpha: float, requests: Pair, unknown: tuple[int, int] = (0, 0)) -> Effect:
+        """The lift of the rate with its confidence sequence. `sets` as in `Arms.weights`; of control and of the
+        treatment: `requests` of a unit, and how many are `unknown`, which may have the event."""
+        lift, (control, treated) = self.events.lift(sets, alpha, unknown), self._of_each_unit()
+        estimate = None if lift.estimate is None else (1 + lift.estimate) * treated / control - 1
+        of_control, of_treated = self._most(requests)
+        lower = (1 + (lift.lower or 0.0)) / of_control - 1
+        upper = None if lift.upper is None or of_treated == math.inf else (1 + lift.upper) * of_treated - 1
+        return Effect(estimate=estimate, lower=lower, upper=upper)
+
+    def ln_e(self, sets: Ints, requests: Pair) -> float:
+        """ln of the e-value against "the same rate"."""
+        events, (of_control, of_treated) = self.events, self._most(requests)
+        more = events.more(sets, of_control).ln_e if of_control < math.inf else -math.inf
+        less = events.less(sets, 1 / of_treated).ln_e if of_treated < math.inf else -math.inf
+        return max(two_sided(more, less), _NOTHING)
+
+    def _most(self, requests: Pair) -> Pair:
+        """The most events of a unit of control, and of one of the treatment."""
+        control, treated = (
+            math.inf if each > 1 else 1.0 if events else max(of_unit, 1.0)
+            for each, events, of_unit in zip(self._of_each_unit(), self.requests, requests, strict=True)
+        )
+        return control, treated
+
+    def _of_each_unit(self) -> Pair:
+        """Events by units that have had one, of control and of the treatment; 1 without any."""
+        control, treated = (
+            max(events / units, 1.0) if units else 1.0
+            for events, units in zip(self.requests, self.events.units, strict=True)
+        )
+        return control, treated
 
 
 class RareEvents:
@@ -59,45 +106,8 @@ class RareEvents:
         """Requests with the event: control's and the treatment's."""
         return self._requests[0], self._requests[1]
 
-    @property
-    def is_repeated(self) -> bool:
-        """Whether a unit of an arm has had the event more than once."""
-        return max(self._of_each_unit()) > 1
-
-    def effect(self, sets: Ints, alpha: float, requests: Pair, unknown: tuple[int, int] = (0, 0)) -> Effect:
-        """The lift of the rate with its confidence sequence. `sets` as in `Arms.weights`; of control and of the
-        treatment: `requests` of a unit, and how many are `unknown`, which may have the event."""
-        lift, (control, treated) = self._known().lift(sets, alpha, unknown), self._of_each_unit()
-        estimate = None if lift.estimate is None else (1 + lift.estimate) * treated / control - 1
-        of_control, of_treated = self._most(requests)
-        lower = (1 + (lift.lower or 0.0)) / of_control - 1
-        upper = None if lift.upper is None or of_treated == math.inf else (1 + lift.upper) * of_treated - 1
-        return Effect(estimate=estimate, lower=lower, upper=upper)
-
-    def ln_e(self, sets: Ints, requests: Pair) -> float:
-        """ln of the e-value against "the same rate"."""
-        events, (of_control, of_treated) = self._known(), self._most(requests)
-        more = events.more(sets, of_control).ln_e if of_control < math.inf else -math.inf
-        less = events.less(sets, 1 / of_treated).ln_e if of_treated < math.inf else -math.inf
-        return max(two_sided(more, less), _NOTHING)
-
-    def _most(self, requests: Pair) -> Pair:
-        """The most events of a unit of control, and of one of the treatment."""
-        control, treated = (
-            math.inf if each > 1 else 1.0 if events else max(of_unit, 1.0)
-            for each, events, of_unit in zip(self._of_each_unit(), self._requests, requests, strict=True)
-        )
-        return control, treated
-
-    def _of_each_unit(self) -> Pair:
-        """Events by units that have had one, of control and of the treatment; 1 without any."""
-        control, treated = (
-            max(events / units, 1.0) if units else 1.0
-            for events, units in zip(self._requests, self._known().units, strict=True)
-        )
-        return control, treated
-
-    def _known(self) -> UnitEvents:
+    def at_present(self) -> RareCounts:
+        """What is known now. Raises ValueError if that is enough for a look."""
         if self._events is None:
             raise ValueError("there are enough events for a look")
-        return self._events
+        return RareCounts(self._events.at_present(), self.counts)

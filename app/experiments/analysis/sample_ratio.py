@@ -62,6 +62,7 @@ class SampleRatioWatch:
         self._evidence_of_returns = 0.0
         self.returns = ""
         """How the arms' units differ most in how many requests they make, in words."""
+        self._compared_at: float | None = None
         self.alarmed_at: float | None = None
 
     def add(self, unit: Hashes, at: F64, plan: I32, arm: NDArray[np.int8]) -> None:
@@ -129,13 +130,13 @@ class SampleRatioWatch:
         """Whether the evidence has reached the threshold, without an alarm before."""
         return self.alarmed_at is None and self._evidence >= THRESHOLD
 
-    def compare_returns(self) -> float:
+    def compare_returns(self, now: float, *, growth: float = _GROWTH) -> float:
         """The evidence, ln, that the arms' units differ in how many requests they make; 0 where units do not come back.
-        Computed anew once there are clearly more requests than at the last time.
+        Computed anew once there are `growth` times as many requests as at the last time. `now`: the Unix time.
         """
-        if self._first is None or self._starts < _GROWTH * self._starts_compared or not self._starts:
+        if self._first is None or self._starts < growth * self._starts_compared or not self._starts:
             return self._evidence_of_returns
-        self._starts_compared = self._starts
+        self._starts_compared, self._compared_at = self._starts, now
         reached = self._first.reached(RETURNS)
         used = reached[0].any(axis=1).tolist()
         nobody = (0,) * len(self._arms.names)
@@ -210,6 +211,7 @@ class SampleRatioWatch:
             ],
             attribution=attribution,
             returns=returns,
+            returns_compared_at=self._compared_at if self._starts > self._starts_compared else None,
         )
 
 
@@ -224,7 +226,7 @@ def _unlike(name: str, how: str, *, fewer: bool) -> str:
         else f"clients of {name} try again, its units come back more often, or other arms' requests are missing"
     )
     more = "fewer" if fewer else "more"
-    return f"Units of {name} make {more} requests: {how}. Either {why}: the arms' requests are not alike."
+    return f"Units of {name} make {more} requests: {how}. Either {why}."
 
 
 class DistinctUnits:

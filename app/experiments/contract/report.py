@@ -190,6 +190,9 @@ class SampleRatio(msgspec.Struct, frozen=True, kw_only=True):
     """The differences between arms, in words."""
     returns: str = ""
     """How the arms' units differ in how many requests they make, in words; empty without an alarm."""
+    returns_compared_at: float | None = None
+    """When these numbers were compared, in Unix seconds, if there have been more requests since: they are compared
+    again once there are a fiftieth more."""
 
     def __post_init__(self) -> None:
         _set_former_name(self)

@@ -13,6 +13,7 @@ from app.errors import Conflict
 from app.experiments.analysis.analysis import EVERY_S, REST, TURN_S, Analysis, Pace, same_run
 from app.experiments.analysis.arms import Arms
 from app.experiments.analysis.cells import UnitTable
+from app.experiments.analysis.monitoring import RETURNS
 from app.experiments.contract.report import AutomationStatus, Comparison, Effect, Report
 from app.experiments.rendering.document import text
 from app.experiments.rendering.reports import document
@@ -948,3 +949,38 @@ def test_turns_are_at_least_a_second_apart() -> None:
     assert not pace.allows()
     timer.now += 0.02
     assert pace.allows()
+
+
+@pytest.mark.parametrize("busier", [1.0, 1.06, 1.12, 1.3])
+@pytest.mark.parametrize("later", [1, 7, 15, 40])
+def test_a_past_report_rests_on_the_looks_that_were_shown(busier: float, later: int) -> None:
+    """Units' numbers of requests are compared again only once there are a fiftieth more."""
+    rng = np.random.default_rng(3)
+    user = np.repeat(np.arange(600), rng.poisson(2 * np.where(np.arange(600) % 2, busier, 1.0)) + 1)
+    rng.shuffle(user)
+    at = np.arange(START, START + 60.0 * len(user), 60.0, np.float64)
+    world = World()
+    recorded = world.answered(at, user, user % 2 == 1)
+    cut = len(user) - later
+    first, rest = (
+        (recorded.starts.take(part), recorded.rows.take(part)) for part in (np.arange(cut), np.arange(cut, len(user)))
+    )
+    now, then = at[-1] + 3600.0, at[cut - 1] + 30.0
+
+    live = analysis_of(world)
+    live.add_starts(first[0])
+    live.add_rows(first[1])
+    live.tick(then)
+    live.add_starts(rest[0])
+    live.add_rows(rest[1])
+    shown = live.report(now)
+
+    assert shown.sample_ratio.returns_compared_at == (then if later < 30 else None)
+    older = {RETURNS} if later < 30 else set()
+    again = analysis_of(world)
+    again.add_starts(first[0])
+    again.add_rows(first[1])
+    again.look(older, then)
+    again.add_starts(rest[0])
+    again.add_rows(rest[1])
+    assert again.report_again(now, older) == shown

@@ -85,7 +85,7 @@ def test_units_that_make_fewer_requests_are_evidence_in_words() -> None:
     times(watched, range(300), 1, 0, 6)
     times(watched, range(300, 400), 1, 1, 6)
     times(watched, range(400, 600), 1, 1, 2)
-    assert watched.compare_returns() >= RETURNS_THRESHOLD
+    assert watched.compare_returns(1.0) >= RETURNS_THRESHOLD
     assert watched.suspects
     assert watched.returns.startswith(
         "Units of green make fewer requests: of 410 units with at least 3, 105 are green's, where the weights say 205."
@@ -101,7 +101,7 @@ def test_a_tenth_of_the_requests_that_is_missing_is_evidence_in_words() -> None:
         requests = int(rng.integers(4, 7))
         arm = unit % 2
         times(watched, range(unit, unit + 1), 1, arm, int(rng.binomial(requests, 0.9)) if arm else requests)
-    assert watched.compare_returns() >= RETURNS_THRESHOLD
+    assert watched.compare_returns(1.0) >= RETURNS_THRESHOLD
     assert re.match(r"Units of green make fewer requests: 1\d\.\d % fewer each than blue's\. Either", watched.returns)
 
 
@@ -114,14 +114,14 @@ def test_units_that_are_unequally_active_on_both_arms_are_no_evidence() -> None:
         times(watched, range(begin, begin + 300), 1, arm, 1)
         times(watched, range(begin, begin + 80), 1, arm, 10)
         times(watched, range(begin, begin + 10), 1, arm, 300)
-    assert watched.compare_returns() < 0
+    assert watched.compare_returns(1.0) < 0
     assert not watched.suspects
 
 
 def test_where_units_do_not_come_back_nothing_is_said_of_it() -> None:
     watched, _, _ = watch(returning=False)
     add(watched, range(1000), 1, 0)
-    assert watched.compare_returns() == 0
+    assert watched.compare_returns(1.0) == 0
 
 
 class Clock:
