@@ -83,6 +83,7 @@ nodeAffinity:                 # not on spot nodes
 - {name: RAY_SERVE_HAPROXY_RETRIES, value: "1"}
 - {name: RAY_SERVE_HAPROXY_TUNE_BUFSIZE, value: "65536"}
 - {name: RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S, value: "90"}
+- {name: RAY_SERVE_HAPROXY_TIMEOUT_CONNECT_S, value: "2"}
 - {name: SWITCHYARD_INGRESS_METRICS_HOST, value: "*"}
 - {name: RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS, value: "1"}
 - {name: RAY_max_direct_call_object_size, value: "1048576"}
