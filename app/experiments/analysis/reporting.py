@@ -1,6 +1,6 @@
 """The report of one experiment at one moment, and its sentences: plain words, without statistics."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -356,6 +356,9 @@ MUCH_CLUSTERING = 2.0
 _UNMISSED = ("arrived", "group", "moves", "pause_s")
 """Columns that change no number of a report where older records lack them."""
 
+MOVED = 1.5
+"""The ratio of an arm's units with values to those that first came to it, above which a sentence says why."""
+
 HELD_S = 60.0
 """How long a running request may hold up later ones before the report mentions it."""
 
@@ -435,7 +438,7 @@ def reported(
         guardrails=[watch.status() for watch in watched.guardrails],
         sample_ratio=watched.sample_ratio.status(watched.split_differences(), watched.returns),
         alarms=list(watched.alarms),
-        warnings=_warnings(comparisons, collected, watched, feedback, now)
+        warnings=_warnings(comparing, comparisons, collected, watched, feedback, now)
         + [
             changed(comparison, change, now)
             for comparison in comparing
@@ -544,6 +547,7 @@ def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, in
 
 
 def _warnings(
+    comparing: Sequence[MetricComparison],
     comparisons: Sequence[Comparison],
     collected: SufficientStatistics,
     watched: Monitoring,
@@ -577,11 +581,7 @@ def _warnings(
         warnings.append(
             f"{held.requests:,} {have} for one that came before and has not: they count from {until} at the latest."
         )
-    counts = watched.sample_ratio.units
-    if sum(counts):
-        warnings += [
-            f"{name} has no units." for name, units in zip(watched.arms.names, counts, strict=True) if not units
-        ]
+    warnings += _of_units(comparing, watched)
     if lacking := {name: records for name, records in watched.lacking.items() if name not in _UNMISSED}:
         columns = ", ".join(f"{name} ({words.count(records)})" for name, records in sorted(lacking.items()))
         warnings.append(f"Records of another version do not have these columns, and count as unknown there: {columns}.")
@@ -593,3 +593,18 @@ def _warnings(
             "caller's, or its window was over long before."
         )
     return warnings
+
+
+def _of_units(comparing: Sequence[MetricComparison], watched: Monitoring) -> Iterator[str]:
+    """What is odd about the arms' numbers of units."""
+    names, counts = watched.arms.names, watched.sample_ratio.units
+    if not sum(counts):
+        return
+    yield from (f"{name} has no units." for name, units in zip(names, counts, strict=True) if not units)
+    for number, (name, units) in enumerate(zip(names, counts, strict=True)):
+        sides = [each.known.units[each.treatment == number] for each in comparing if number in (0, each.treatment)]
+        if (came := max(sides, default=0)) > MOVED * max(units, MIN_UNITS):
+            yield (
+                f"Units are counted where they came first: to {name} {words.count(units)}, and "
+                f"{words.count(came)} that it has answered are compared."
+            )

@@ -984,3 +984,24 @@ def test_a_past_report_rests_on_the_looks_that_were_shown(busier: float, later: 
     again.add_starts(rest[0])
     again.add_rows(rest[1])
     assert again.report_again(now, older) == shown
+
+
+def test_units_that_moved_to_the_treatment_are_explained() -> None:
+    """Users return after a step of the ramp: nearly all of them came to control first."""
+    world = World(weights=(99, 1), plan="0-first")
+    early = world.requests(3000, hours=6)
+    world.weights, world.plan = (50, 50), "1-second"
+    late = world.requests(3000, hours=6, since=START + 6 * 3600)
+    analysis = analysis_of(world, config((99, 1)))
+    early.tell(analysis)
+    before = analysis.report(START + 6 * 3600)
+    late.tell(analysis)
+    report = analysis.report(NOW)
+    (said,) = (warning for warning in report.warnings if warning.startswith("Units are counted"))
+    moved = max(value.units for value in report.primary[0].values if value.arm == "green")
+    assert said == (
+        f"Units are counted where they came first: to green {report.units['green']}, and {moved} that it has answered "
+        "are compared."
+    )
+    assert report.units["green"] < 10 < 100 < moved
+    assert not any(warning.startswith("Units are counted") for warning in before.warnings)
