@@ -5,7 +5,7 @@ Counts are kept in three resolutions, each for its own time: the finer ones end 
 
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, get_args
@@ -428,20 +428,21 @@ class Board:
 
     def history(self, name: str, now: float, endpoints: Collection[str] | None) -> dict[str, Any]:
         """The counts of the last time as points, by endpoint and deployment, as plain data: `at` are the points' times,
-        and each series has one value for each. A point is complete: the one that is being counted is left out, and
-        `until` is when the last one ends.
+        and each series has one value for each. `until` is when the last point ends, the same for every range: that
+        point may be shorter than the others, and its rates are those of its own time.
 
         `endpoints`: those that the reader may see, None for all.
         """
         length, step = RANGES[name]
-        kept = next(one for one in reversed(SERIES) if step % one == 0 and SERIES[one] >= length)
-        end = now - PERIOD_S - (now - PERIOD_S) % step  # routers report a period some seconds after its end
+        until = now - PERIOD_S - (now - PERIOD_S) % PERIOD_S  # routers report a period some seconds after its end
         count = round(length / step)
-        times = [end - step * (count - index) for index in range(count)]
+        first = math.ceil(until / step) * step - length
+        times = [first + step * index for index in range(count)]
+        lengths = [min(step, until - at) for at in times]
         cells: dict[Arm, list[Cell | None]] = {}
-        for at, arms in self._series[kept].items():
-            index = int((at - times[0]) // step)
-            if not 0 <= index < count:
+        for at, arms in self._points(step, length, until):
+            index = int((at - first) // step)
+            if index < 0:
                 continue
             for arm, cell in arms.items():
                 if endpoints is None or arm[0] in endpoints:
@@ -453,22 +454,34 @@ class Board:
             "range": name,
             "step_s": step,
             "at": times,
-            "until": end,
+            "until": until,
             "series": [
-                {"endpoint": endpoint, "deployment": deployment, **self._series_of(line, step)}
+                {"endpoint": endpoint, "deployment": deployment, **self._series_of(line, lengths)}
                 for (endpoint, deployment), line in sorted(cells.items())
             ],
         }
 
-    def _series_of(self, line: Sequence[Cell | None], step: float) -> dict[str, Any]:
+    def _points(self, step: float, length: float, until: float) -> Iterator[tuple[float, dict[Arm, Cell]]]:
+        """The counts before `until`, as coarse as points of `step` seconds allow. A point that ends later would have
+        more: finer ones take its place."""
+        coarsest = next(one for one in reversed(SERIES) if step % one == 0 and SERIES[one] >= length)
+        begin = -math.inf
+        for size in sorted((one for one in SERIES if one <= coarsest), reverse=True):
+            end = until - until % size
+            yield from ((at, cells) for at, cells in self._series[size].items() if begin <= at < end)
+            begin = end
+
+    def _series_of(self, line: Sequence[Cell | None], lengths: Sequence[float]) -> dict[str, Any]:
+        """The values of each point, which is as long as `lengths` says."""
         rates = [cell if cell is not None else Cell() for cell in line]
+        timed = list(zip(rates, lengths, strict=True))
         return {
-            "requests_per_s": [round(cell.requests / step, 6) for cell in rates],
+            "requests_per_s": [round(cell.requests / seconds, 6) for cell, seconds in timed],
             "errors": [cell.errors for cell in rates],
             "refused": [cell.refused for cell in rates],
             "left": [cell.left for cell in rates],
             "lost": [cell.lost for cell in rates],
-            "output_tokens_per_s": [round(cell.output_tokens / step, 3) for cell in rates],
+            "output_tokens_per_s": [round(cell.output_tokens / seconds, 6) for cell, seconds in timed],
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
         }
@@ -533,13 +546,12 @@ class Board:
     # What outlives the process
 
     def dump(self) -> bytes:
-        """The counts, but for the finest ones: they are over before a process has started again."""
-        steps = list(SERIES)[1:]
+        """What was counted."""
         state = _State(
             bounds=list(self._bounds),
             series={
-                step: [(at, [(*arm, cell) for arm, cell in cells.items()]) for at, cells in self._series[step].items()]
-                for step in steps
+                step: [(at, [(*arm, cell) for arm, cell in cells.items()]) for at, cells in points.items()]
+                for step, points in self._series.items()
             },
             uses=[(day, id, use) for (day, id), use in self._uses.items()],
             used=self.used,

@@ -404,7 +404,7 @@ interface RequestSeries {
   first_token_p95_s: (number | null)[];
 }
 
-/** Each series has one value for each of the times `at`. */
+/** Each series has one value for each of the times `at`. The last point ends `until`, and may be shorter than `step_s`. */
 interface RequestHistory {
   view: string;
   step_s: number;

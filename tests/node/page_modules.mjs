@@ -23,6 +23,7 @@ const { astrayWords, replicaWords } = await load("pages/traffic.js");
 const { attemptWords, phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
 const { remarks } = await load("requests/recorded.js");
 const { planChanges } = await load("traffic/moves.js");
+const { amount } = await load("traffic/over_time.js");
 
 const ANSWER = [
   "text",
@@ -41,6 +42,7 @@ const ANSWER = [
 
 /** @type {Record<string, (...args: any[]) => unknown>} */
 const FUNCTIONS = {
+  amount,
   astrayWords,
   attemptWords,
   cosine,

@@ -116,6 +116,11 @@ def test_numbers_stay_with_their_units() -> None:
     ]
 
 
+@pytest.mark.parametrize(("until", "requests"), [(1200.0, 180), (660.0, 72), (610.0, 62)])
+def test_a_rate_comes_to_what_was_counted_though_the_last_point_is_short(until: float, requests: int) -> None:
+    assert call("amount", [0.1, 0.2], {"at": [0.0, 600.0], "until": until}) == requests
+
+
 @pytest.mark.parametrize(
     ("stream", "first_byte_s", "duration_s", "words"),
     [

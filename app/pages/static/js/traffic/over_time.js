@@ -45,8 +45,8 @@ export function rangePicker(range, history, choose) {
 export function overTime(history, endpoint) {
   if (history === null) return null;
   const own = history.series.filter((series) => series.endpoint === endpoint.endpoint);
-  if (!own.length) return null;
-  const { at, step_s, until } = history;
+  if (!own.length) return h("p", { class: "hint", key: "over-time" }, "No request has ended in the charts' time.");
+  const { at, until } = history;
   const since = moment(at[0]);
   const times = ticks([at[0], (at[0] + until) / 2, until]);
   /** @param {(series: RequestSeries) => readonly number[]} values */
@@ -59,6 +59,8 @@ export function overTime(history, endpoint) {
   const tokens = total((series) => series.output_tokens_per_s);
   /** @param {readonly number[]} values */
   const sum = (values) => values.reduce((a, b) => a + b, 0);
+  /** @param {readonly number[]} values */
+  const inAll = (values) => `${whole(amount(values, history))} in all`;
   const arms = endpoint.deployments.filter((deployment) => deployment.role === "traffic");
   const most = (/** @type {readonly number[]} */ values) => number(Math.max(...values));
   /**
@@ -103,7 +105,7 @@ export function overTime(history, endpoint) {
       "Requests per second",
       line(rates, `Requests per second since ${since}, at most ${most(rates)}`),
       most(rates),
-      `${whole(Math.round(sum(rates) * step_s))} in all`,
+      inAll(rates),
       points(rates, (rate) => `${number(rate)}/s`),
     ),
     counted("Failed", "Failed requests", failed, sum(refused) ? `, and ${whole(sum(refused))} refused` : ""),
@@ -113,7 +115,7 @@ export function overTime(history, endpoint) {
       "Tokens per second",
       line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`),
       most(tokens),
-      `${whole(Math.round(sum(tokens) * step_s))} in all`,
+      inAll(tokens),
       points(tokens, (rate) => `${number(rate)} tokens/s`),
     ),
     arms.map(({ deployment, colour }) => {
@@ -131,6 +133,16 @@ export function overTime(history, endpoint) {
       );
     }),
   );
+}
+
+/**
+ * How much a rate comes to in a history, whose last point may be shorter than the others.
+ *
+ * @param {readonly number[]} perSecond
+ * @param {Pick<RequestHistory, "at" | "until">} history
+ */
+export function amount(perSecond, { at, until }) {
+  return Math.round(perSecond.reduce((sum, rate, index) => sum + rate * ((at[index + 1] ?? until) - at[index]), 0));
 }
 
 /** @param {readonly number[]} values */
