@@ -48,9 +48,8 @@ CLIENT_GONE = "client_gone"
 """The kind of a request whose client disconnected."""
 
 NO_ENGINE = "no_engine"
-"""The kind of a request whose client has waited for an engine, of which there was none, and then disconnected."""
-
-_LEFT = frozenset({CLIENT_GONE, NO_ENGINE})
+"""The kind of a request whose client has waited for an engine, of which there was none, and then disconnected: our
+failure."""
 
 
 def shortened(text: str, longest: int) -> str:
@@ -410,7 +409,7 @@ def outcome_of(error: str, status: int = 200) -> Outcome:
         return "errors" if status >= 500 else "refused"
     if not error:
         return "answered"
-    if error in _LEFT:
+    if error == CLIENT_GONE:
         return "left"
     return "refused" if error in _REFUSALS else "errors"
 

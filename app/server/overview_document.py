@@ -25,6 +25,7 @@ _WORDS: Mapping[str, str] = {
     "broken": "got an error or half an answer",
     "forbidden": "not allowed",
     "limit_exceeded": "over a limit",
+    "no_engine": "left by clients that had waited for an engine",
     "rejected": "not valid for the engine",
     "suspected": "held back because engines died",
     "timeout": "timed out",

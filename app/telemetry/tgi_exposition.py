@@ -22,6 +22,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 _CAUSES = {
     "unavailable": "overloaded",
+    "no_engine": "overloaded",
     "broken": "generation",
     "timeout": "generation",
     "internal": "generation",

@@ -454,7 +454,7 @@ def no_engine(rig: Rig, path: str, after_s: float) -> dict[str, Any]:
     return dict(request)
 
 
-def test_a_client_that_leaves_while_it_waits_for_an_engine_has_left_and_is_told_apart(rig: Rig) -> None:
+def test_a_client_that_leaves_while_it_waits_for_an_engine_is_a_failure_everywhere(rig: Rig) -> None:
     """Not where it leaves at once, or while an engine works for it."""
     rig.router.state.no_engine_s = 0.3
     path = "/v1/chat/completions"
@@ -464,13 +464,15 @@ def test_a_client_that_leaves_while_it_waits_for_an_engine_has_left_and_is_told_
         breakers.of("blue").failed(Fault.CONNECTION, breakers.clock())
     assert no_engine(rig, path, 0.1)["error"] == "client_gone"
     lost = no_engine(rig, path, 0.6)
-    assert (lost["outcome"], lost["error"], lost["first_byte_s"]) == ("left", "no_engine", None)
+    assert (lost["outcome"], lost["error"], lost["first_byte_s"]) == ("errors", "no_engine", None)
     (group,) = [one for one in listed(rig.url)["groups"] if one["error"] == "no_engine"]
-    assert (group["endpoint"], group["deployment"], group["outcome"]) == ("chat", "blue", "left")
+    assert (group["endpoint"], group["deployment"], group["outcome"]) == ("chat", "blue", "errors")
     endpoint = next(
         one for one in httpx.get(f"{rig.url}/api/overview").json()["endpoints"] if one["endpoint"] == "chat"
     )
-    assert (endpoint["errors"], endpoint["left"]) == (0, 3)
+    assert (endpoint["errors"], endpoint["left"]) == (1, 2)
+    assert any("1 left by clients that had waited for an engine" in fact["text"] for fact in endpoint["findings"])
+    assert [one["id"] for one in listed(rig.url, status="errors")["requests"]] == ["0.6"]
 
 
 def test_each_attempt_of_a_request_is_named_with_its_failure(rig: Rig) -> None:

@@ -32,7 +32,7 @@ from app.activity.report import (
     decode,
     encode,
 )
-from app.errors import CLIENT_GONE, SwitchyardError
+from app.errors import CLIENT_GONE, NO_ENGINE, SwitchyardError
 from app.telemetry.logs import SUMMED, Record
 from app.telemetry.metrics import Telemetry
 from app.telemetry.recent import read
@@ -174,9 +174,9 @@ def counted(board: Board, name: str, now: float) -> dict[str, int]:
 
     def sums(rates: str) -> int:
         per_second = [one[rates] for one in history["series"]]
-        return round(
-            sum(float(rate) * seconds for one in per_second for rate, seconds in zip(one, lengths, strict=True))
-        )
+        pairs = [pair for one in per_second for pair in zip(one, lengths, strict=True)]
+        total: int = round(sum(rate * seconds for rate, seconds in pairs))
+        return total
 
     parts = {part: sum(sum(one[part]) for one in history["series"]) for part in ("errors", "refused", "left", "lost")}
     return {"requests": sums("requests_per_s"), "output_tokens": sums("output_tokens_per_s"), **parts}
@@ -309,7 +309,7 @@ def kinds(error: type[SwitchyardError]) -> set[str]:
 def test_the_filters_divide_requests_as_the_page_traffic_counts_them() -> None:
     """Each request of any error and status is in one part, also a stream that failed after a 200."""
     board, telemetry = Board(), Telemetry()
-    every = ["", CLIENT_GONE, *sorted(kinds(SwitchyardError) - SUMMED)]
+    every = ["", CLIENT_GONE, NO_ENGINE, *sorted(kinds(SwitchyardError) - SUMMED)]
     for number, (error, status) in enumerate(product(every, (200, 422, 502))):
         if not error and status != 200:
             continue

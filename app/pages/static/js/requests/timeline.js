@@ -43,7 +43,7 @@ export function result({ status, error, outcome, moves, paused_s }) {
     case null:
       return mark("wait", paused_s === null ? "running" : `paused for ${seconds(paused_s)}: waits for an engine`);
     case "left":
-      return error === "no_engine" ? mark("info", words) : clientLeft();
+      return clientLeft();
     case "errors":
       return mark("bad", words);
     case "refused":
