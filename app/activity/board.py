@@ -349,7 +349,7 @@ class Board:
         """The failed requests by what they have in common: our failures before refusals, and before clients that left,
         and the most frequent first. `is_whole`: the list has all of the kind, so that `count` is no lower bound.
         `last_at`: when the last one failed, which is `id`. `message` is the most frequent of `messages` different ones,
-        of several the newest, and `engine_message` the newest of the engines' own."""
+        of several the newest (then not `is_most_frequent`), and `engine_message` the newest of the engines' own."""
         groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
         messages: dict[tuple[str, str, int, str], Counter[tuple[str, bool]]] = {}
         listed = Counter(request.kind for request in self._requests if request.failed)
@@ -368,6 +368,7 @@ class Board:
                     "id": request.id,
                     "message": "",
                     "messages": 0,
+                    "is_most_frequent": False,
                     "is_engines": False,
                     "engine_message": "",
                 },
@@ -378,7 +379,8 @@ class Board:
                 messages.setdefault(request.kind, Counter())[request.message, request.is_engines] += 1
         for kind, said in messages.items():
             groups[kind]["messages"] = len(said)
-            ((groups[kind]["message"], groups[kind]["is_engines"]), _), *_ = said.most_common(1)
+            ((groups[kind]["message"], groups[kind]["is_engines"]), most), *others = said.most_common(2)
+            groups[kind]["is_most_frequent"] = all(some < most for _, some in others)
         return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["count"]))
 
     # Counts over time

@@ -550,6 +550,8 @@ interface ErrorGroup {
   id: string;
   message: string;
   messages: number;
+  /** Whether no other message is as frequent; an older controller of experiments does not say. */
+  is_most_frequent?: boolean;
   is_engines: boolean;
   engine_message: string;
 }

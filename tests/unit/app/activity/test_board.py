@@ -405,10 +405,12 @@ def test_our_failures_come_before_refusals_and_those_before_clients_that_left() 
 
 def test_a_group_quotes_its_most_frequent_message_and_says_how_many_there_are() -> None:
     board = Board()
-    said = [(429, "over 5"), (429, "over 5"), (400, "b"), (400, "b"), (400, "a"), (400, "")]
+    said = [(429, "over 5"), (429, "over 5"), (400, "b"), (400, "b"), (400, "a"), (400, ""), (422, "c"), (422, "d")]
     board.take(report([request(number, status=of, message=text) for number, (of, text) in enumerate(said)]), NOW)
-    groups = {one["status"]: (one["message"], one["messages"]) for one in board.requests(Wanted(), NOW)["groups"]}
-    assert groups == {429: ("over 5", 1), 400: ("b", 2)}, "of the newest one no message is known"
+    groups = {one["status"]: one for one in board.requests(Wanted(), NOW)["groups"]}
+    found = {status: (one["message"], one["messages"], one["is_most_frequent"]) for status, one in groups.items()}
+    expected = {429: ("over 5", 1, True), 400: ("b", 2, True), 422: ("d", 2, False)}
+    assert found == expected, "of the newest 400 no message is known"
 
 
 def test_history_and_use_are_bounded_in_time_and_size() -> None:

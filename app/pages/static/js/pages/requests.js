@@ -145,6 +145,7 @@ function list(root, { api, poll, announce, parameters }) {
         {},
         groups.slice(0, groupsShown).map((group) => {
           const { endpoint, deployment, status, error, last_at, message, messages, engine_message } = group;
+          const which = group.is_most_frequent ? "the most frequent" : "one of them";
           const where = endpoint ? `at ${endpoint}` : `at no endpoint (${whyNowhere(error)})`;
           return h(
             "li",
@@ -175,7 +176,7 @@ function list(root, { api, poll, announce, parameters }) {
             message ? h("div", { class: "hint small told" }, message) : null,
             engine_message ? h("div", { class: "hint small told" }, `The engine: ${engine_message}`) : null,
             messages > 1
-              ? h("div", { class: "hint small" }, `${whole(messages)} different messages: this is the most frequent`)
+              ? h("div", { class: "hint small" }, `${whole(messages)} different messages: this is ${which}`)
               : null,
           );
         }),
