@@ -77,6 +77,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`running`, an `Outcome`, `failed` for all but `answered`, a status, or a class of them: ``5xx``."""
     error: str | None = None
     slower_than_s: float | None = None
+    ended_since: float | None = None
+    """Unix seconds; what runs passes."""
     limit: int = MOST_REQUESTS
 
     def sees(self, request: ListedRequest) -> bool:
@@ -101,6 +103,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             and self.caller in (None, request.caller)
             and self.error in (None, request.error)
             and (self.slower_than_s is None or request.duration_s > self.slower_than_s)
+            and (self.ended_since is None or request.running or request.ended_at >= self.ended_since)
             and (self.status is None or _has_status(request, self.status))
         )
 

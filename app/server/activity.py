@@ -57,6 +57,7 @@ class ActivityApi:
             "status": {"description": f"{', '.join(_STATUSES)}, a status, or a class of them: 5xx"},
             "error": {"description": "The kind of error, as in the access log"},
             "slower_than_s": {"type": "number", "minimum": 0},
+            "last_s": {"type": "number", "minimum": 0, "description": "Those that ended in the last seconds, or run"},
             "limit": {"type": "integer", "minimum": 1, "maximum": MOST_REQUESTS},
         }
         self._entries = [
@@ -160,6 +161,7 @@ def wanted_requests(
         raise BadRequest(
             f"status: '{status}' is neither {', '.join(_STATUSES)}, a status nor 4xx or 5xx", param="status"
         )
+    last_s = _number(query, "last_s")
     return Wanted(
         endpoints=endpoints,
         caller_id=None if sees_all else caller.id,
@@ -171,6 +173,7 @@ def wanted_requests(
         status=status,
         error=query.get("error"),
         slower_than_s=_number(query, "slower_than_s"),
+        ended_since=None if last_s is None else time.time() - last_s,
         limit=_limit(query),
     )
 

@@ -273,6 +273,7 @@ def test_routers_counts_add_up_and_have_common_quantiles() -> None:
         ({"status": "418"}, ""),
         ({"error": "unavailable"}, "4"),
         ({"slower_than_s": 2.0}, "0"),
+        ({"ended_since": NOW + 5.5}, "875"),
         ({"id": "r5"}, "5"),
         ({"limit": 2}, "87"),
         ({"caller_id": "key-2"}, "2"),

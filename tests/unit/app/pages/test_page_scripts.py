@@ -378,17 +378,21 @@ def test_the_list_counts_what_it_has_since_a_moment_and_older_failures_apart(fou
     ("matching", "older", "words"),
     [
         (0, 0, None),
-        (2, 0, "2 requests since T reached no endpoint."),
-        (1, 40, "1 request since T reached no endpoint, and at least 40 before."),
-        (0, 1, "At least 1 request before T reached no endpoint."),
+        (2, 0, "2 requests in the last 15 minutes reached no endpoint, the last at T."),
+        (1, 40, "At least 41 requests in the last 15 minutes reached no endpoint, the last at T."),
     ],
 )
-def test_requests_at_no_endpoint_are_counted_since_the_moment_from_which_all_are_known(
+def test_requests_at_no_endpoint_are_told_of_for_a_quarter_of_an_hour(
     matching: int, older: int, words: str | None
 ) -> None:
-    said = call("astrayWords", {"matching": matching, "older_matching": older, "since": 1.8e9})
+    now = time.time()
+    found = {"matching": matching, "older_matching": older}
+    said, late = call_all(
+        [("astrayWords", ({**found, "requests": [{"at": now - ago}] * bool(words)},)) for ago in (60, 960)]
+    )
     assert (said is None) == (words is None)
-    assert words is None or re.fullmatch(re.escape(words).replace("T", r".+20\d\d, \d\d:\d\d"), said)
+    assert words is None or re.fullmatch(re.escape(words).replace("T", ".+"), said)
+    assert late is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ export const title = "Traffic";
 
 const MANY = 5; // endpoints that need no search
 const FEW = 3; // requests whose shares say something
+const ASTRAY_S = 15 * 60; // in which requests that reached no endpoint are told of
 const NAMED = 8; // failing ones that the first line names
 
 /** @returns {(string | Head)[]} */
@@ -252,7 +253,7 @@ export async function mount(root, context) {
   /** @param {AbortSignal} [signal] */
   async function readAstray(signal) {
     if (state.overview === null) return;
-    state.astray = await api.get("/api/requests?endpoint=-&limit=1", { signal });
+    state.astray = await api.get(`/api/requests?endpoint=-&limit=1&last_s=${ASTRAY_S}`, { signal });
     draw();
   }
 
@@ -312,15 +313,16 @@ function astray(requests) {
 }
 
 /**
- * How many there were: of those before a moment only some are known.
+ * How many there were, and when the last one came: of those before a moment only some are known.
  *
- * @param {RequestList} requests
+ * @param {Pick<RequestList, "matching" | "older_matching"> & {requests: {at: number}[]}} requests
  */
-export function astrayWords({ matching, older_matching, since }) {
-  const last = `${count(matching, "request", "requests")} since ${moment(since)} reached no endpoint`;
-  if (!older_matching) return matching ? `${last}.` : null;
-  if (matching) return `${last}, and at least ${whole(older_matching)} before.`;
-  return `At least ${count(older_matching, "request", "requests")} before ${moment(since)} reached no endpoint.`;
+export function astrayWords({ matching, older_matching, requests: [last] }) {
+  const all = matching + older_matching;
+  // An older controller of experiments knows no `last_s`.
+  if (!all || !last || last.at < Date.now() / 1000 - ASTRAY_S) return null;
+  const some = count(all, "request", "requests");
+  return `${older_matching ? "At least " : ""}${some} in the last 15 minutes reached no endpoint, the last at ${moment(last.at)}.`;
 }
 
 /**
