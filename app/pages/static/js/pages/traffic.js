@@ -321,8 +321,8 @@ export function astrayWords({ matching, older_matching, requests: [last] }) {
   const all = matching + older_matching;
   // An older controller of experiments knows no `last_s`.
   if (!all || !last || last.at < Date.now() / 1000 - ASTRAY_S) return null;
-  const some = count(all, "request", "requests");
-  return `${older_matching ? "At least " : ""}${some} in the last 15 minutes reached no endpoint, the last at ${moment(last.at)}.`;
+  const some = `${older_matching ? "At least " : ""}${count(all, "request", "requests")}`;
+  return `${some} in the last 15 minutes reached no endpoint, the last at ${moment(last.at)}.`;
 }
 
 /**
