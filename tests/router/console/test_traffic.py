@@ -249,7 +249,9 @@ async def test_requests_that_reach_no_endpoint_are_counted_and_shown(managed: Ma
         answer = await page.request.post("/v1/chat/completions", data={**CHAT, "model": model})
         assert answer.status == 404
     managed.chat(1)
-    await expect(main).to_contain_text(re.compile(r"2 requests in the last 15 minutes reached no endpoint, the last at "))
+    await expect(main).to_contain_text(
+        re.compile(r"2 requests in the last 15 minutes reached no endpoint, the last at ")
+    )
     await main.get_by_role("link", name="Show them").click()
     await expect(page.get_by_role("region", name="Requests").locator("tbody tr")).to_have_count(2)
     await expect(page.get_by_label("Endpoint", exact=True)).to_have_value("-")
