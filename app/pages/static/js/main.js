@@ -3,6 +3,7 @@
 import { Api, load } from "./api.js";
 import { find, h } from "./dom.js";
 import { describe, framed } from "./frame.js";
+import { closeDialogs } from "./parts.js";
 import { askForKey, exchange, isKeyRequired, returned, waysToSignIn } from "./sign_in.js";
 
 const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "audit", "glossary"]);
@@ -139,6 +140,9 @@ function route(hash) {
   return { module: page === "experiments" && names.length ? "experiment" : page, page, names, parameters };
 }
 
+/** @param {string} name */
+const titled = (name) => `${name} · Switchyard`;
+
 /** @type {(() => void) | null} */
 let unmount = null;
 let shown = 0;
@@ -154,6 +158,7 @@ async function show() {
   }
   const root = h("div", { class: `page page-${found?.module ?? "none"}` });
   if (found === null) {
+    document.title = titled("Page not found");
     root.append(h("h1", {}, "Page not found"), h("p", {}, h("a", { href: "#/traffic" }, "Traffic")));
     main.replaceChildren(root);
     return;
@@ -162,7 +167,7 @@ async function show() {
     /** @type {PageModule} */
     const page = await load(`pages/${found.module}.js`);
     if (turn !== shown) return;
-    document.title = `${found.names[0] ?? page.title} · Switchyard`;
+    document.title = titled(found.names[0] ?? page.title);
     main.replaceChildren(root);
     if (turn > 1) main.focus({ preventScroll: true }); // not at the start: the first Tab goes to the first link
     const context = { api, poll, announce, navigate, names: found.names, parameters: found.parameters };
@@ -182,8 +187,10 @@ async function show() {
  * @param {string | null} problem
  */
 function notShown(root, problem) {
+  const heading = problem === null ? "The server does not answer" : "This page cannot be shown";
+  document.title = titled(heading);
   root.replaceChildren(
-    h("h1", {}, problem === null ? "The server does not answer" : "This page cannot be shown"),
+    h("h1", {}, heading),
     h(
       "p",
       { class: "problem", role: "alert" },
@@ -210,10 +217,11 @@ async function answers(signal) {
   }
 }
 
-window.addEventListener("hashchange", () => {
+window.addEventListener("hashchange", async () => {
   // The last announcement was about the previous page.
   announcements.textContent = "";
   window.scrollTo(0, 0);
+  await closeDialogs();
   show();
 });
 framed();

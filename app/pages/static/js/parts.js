@@ -312,6 +312,26 @@ export function opened(dialog, first) {
 }
 
 /**
+ * Closes what lies over the page that is left: every dialog, but a new key's secret, which nothing else has, and the
+ * meaning of a word. Resolves once whoever opened a dialog knows.
+ */
+export async function closeDialogs() {
+  for (const shown of document.querySelectorAll(":popover-open"))
+    if (shown instanceof HTMLElement) shown.hidePopover();
+  /** @type {NodeListOf<HTMLDialogElement>} */
+  const dialogs = document.querySelectorAll('dialog[open]:not([closedby="none"])');
+  await Promise.all(
+    [...dialogs].map(
+      (dialog) =>
+        new Promise((resolve) => {
+          dialog.addEventListener("close", () => setTimeout(resolve));
+          dialog.close();
+        }),
+    ),
+  );
+}
+
+/**
  * Copies `text`. Where the browser does not allow that, selects `shown`, the element that has the text. Resolves to the
  * button's new label, and announces the result.
  *
