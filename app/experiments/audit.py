@@ -20,6 +20,7 @@ from app.errors import BadRequest
 from app.experiments.contract.questions import choice, unix_seconds
 from app.experiments.storage import directory
 from app.experiments.storage.store import File, FileStore, Missing, StoreError
+from app.experiments.unasked_changes import DEPLOY
 from app.exposures.audit import OUTCOMES, AuditRecord
 from app.exposures.controller_client import Answer
 
@@ -31,6 +32,8 @@ MAX_FILES = 4096
 PAGE, MAX_PAGE = 100, 10_000
 EQUAL = ("action", "outcome", "caller", "endpoint", "experiment", "request_id", "address")
 """Fields by which records are found."""
+DEPLOYED = "-"
+"""In place of a caller: a file that was deployed."""
 FILES_AT_ONCE = 100
 """Files of earlier days that one answer reads for its names: an object store takes a moment for each."""
 _DAY = re.compile(FOLDER + r"/date=(\d{4}-\d\d-\d\d)/[^/.][^/]*\.jsonl")
@@ -112,7 +115,7 @@ class AuditTrail:
         for day in self._named.keys() - days.keys():
             del self._named[day]
         every = [*chain(*self._named.values()), *chain(*(records.values() for records in latest.values()))]
-        return {name: sorted({getattr(named, name) for named in every} - {""}) for name in Named.__struct_fields__}
+        return {name: sorted({_value(named, name) for named in every} - {""}) for name in Named.__struct_fields__}
 
     def _days(self) -> _Days:
         """The files of each day."""
@@ -141,7 +144,7 @@ class AuditTrail:
                     (since is None or record.at >= since)
                     and (until is None or record.at < until)
                     and ("before" not in query or id < query["before"])
-                    and all(getattr(record, name) == query[name] for name in EQUAL if name in query)
+                    and all(_value(record, name) == query[name] for name in EQUAL if name in query)
                 ):
                     yield record
 
@@ -186,6 +189,14 @@ def unreadable(error: StoreError) -> Answer:
     """The answer while the ledger's directory fails."""
     message = f"The ledger's directory cannot be read: {error}"
     return Answer(503, msgspec.json.encode({"message": message, "param": None}))
+
+
+def _value(record: AuditRecord | Named, name: str) -> str:
+    """What a record is found by."""
+    if name == "caller" and record.action == DEPLOY:
+        return record.caller or DEPLOYED
+    found: str = getattr(record, name)
+    return found
 
 
 def _date(at: float) -> str:

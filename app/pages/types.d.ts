@@ -192,6 +192,8 @@ interface Keys {
   why_not: string | null;
   endpoints: string[];
   keys: ApiKey[];
+  /** What keys were used for that are no more; null while nobody says. */
+  former: Record<string, Pick<ApiKey, "last_used"> & { uses: DailyUse[] }> | null;
 }
 
 interface KeyActions {

@@ -93,7 +93,7 @@ class AuditApi(RoutedApi):
             "limit": {"type": "integer", "minimum": 1, "maximum": 10000},
             "action": {"description": "The operation's name, as in the access log"},
             "outcome": {"enum": list(OUTCOMES)},
-            "caller": {},
+            "caller": {"description": "A name, or - for a deployed file"},
             "endpoint": {},
             "experiment": {},
             "request_id": {},

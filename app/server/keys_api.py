@@ -145,6 +145,7 @@ class KeysApi(RoutedApi):
                     "endpoints": list(services.views().of(context.caller).endpoints),
                     "groups": list(config.access.groups),
                     "keys": shown,
+                    "former": _former(uses, {key["id"] for key in shown}) if uses else None,
                 }
             ),
             headers=_NEVER_CACHED,
@@ -319,6 +320,16 @@ def key_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> 
         headers = {**reply.headers, "etag": f'"{error.current["revision"]}"'}
         return replace(reply, body=dump({**json.loads(reply.body), "current": error.current}), headers=headers)
     return reply
+
+
+def _former(uses: Mapping[str, Any], present: Collection[str]) -> dict[str, Any]:
+    """What keys were used for that are no more: after a leak, that is the question."""
+    used = {**uses["uses"], **uses["used"]}
+    ids = {id.removeprefix("key-") for id in used if id.startswith("key-")} - {*present}
+    return {
+        id: {"last_used": uses["used"].get(f"key-{id}"), "uses": uses["uses"].get(f"key-{id}", [])}
+        for id in sorted(ids)
+    }
 
 
 def _numbers(limits: Limits | None) -> dict[str, Any] | None:

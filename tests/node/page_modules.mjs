@@ -20,7 +20,8 @@ const { minute, moment, signed, signedPercent, unbroken } = await load("format.j
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords, replicaWords } = await load("pages/traffic.js");
-const { attemptWords, phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
+const { decisionWords } = await load("experiments/words.js");
+const { attemptWords, besides, phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
 const { remarks } = await load("requests/recorded.js");
 const { planChanges } = await load("traffic/moves.js");
 const { amount } = await load("traffic/over_time.js");
@@ -45,7 +46,9 @@ const FUNCTIONS = {
   amount,
   astrayWords,
   attemptWords,
+  besides,
   cosine,
+  decisionWords,
   diff,
   ends,
   fieldOf,

@@ -134,12 +134,15 @@ def document(report: Report, acting: AutomationStatus | None = None, actions: Se
 def _standing(report: Report, acting: AutomationStatus | None) -> str:
     since = f"since {words.moment(report.started_at, report.at)}" if report.started_at is not None else "not started"
     kind = "A/A test" if report.mode == "aa" else "experiment"
+    state = acting.state if acting is not None else report.state
+    standing = f"{state.capitalize()} {kind}, {since}; as of {words.moment(report.at)} UTC."
+    if state not in words.DECIDED:
+        return standing
     decision = words.DECISIONS[report.decision]
     if len(set(report.decisions.values())) > 1 and report.mode == "ab":
         each = [f"{words.DECISIONS[its]} for {name}" for name, its in report.decisions.items()]
         decision = f"{decision} ({'; '.join(each)})"
-    state = acting.state if acting is not None else report.state
-    return f"Decision: {decision}. {state.capitalize()} {kind}, {since}; as of {words.moment(report.at)} UTC."
+    return f"Decision: {decision}. {standing}"
 
 
 def _arms(report: Report) -> Iterator[Block]:
@@ -488,12 +491,19 @@ def list_document(summaries: Sequence[Summary]) -> Iterator[Block]:
                 if arm in summary.units
             )
             or words.MISSING,
-            words.DECISIONS[summary.decision] if summary.decision is not None else words.MISSING,
+            _summary_decision(summary),
         ]
         for summary in summaries
     ]
     yield Table(["experiment", "endpoint", "state", "split", "units", "decision"], rows)
     yield Paragraph([line for summary in summaries for line in (summary.headline, summary.next) if line])
+
+
+def _summary_decision(summary: Summary) -> str:
+    state = summary.acting.state if summary.acting is not None else summary.state
+    if summary.decision is None or state not in words.DECIDED:
+        return words.MISSING
+    return words.DECISIONS[summary.decision]
 
 
 def _summary_state(summary: Summary) -> str:

@@ -129,3 +129,5 @@ DECISIONS = {
     "keep_going": "keep going",
     "invalid": "invalid: no verdict can be trusted",
 }
+DECIDED = ("running", "paused")
+"""The states in which there is something to decide."""

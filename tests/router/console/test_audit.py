@@ -97,8 +97,15 @@ async def test_the_filters_offer_also_what_no_shown_record_has(managed: Managed,
     rows = page.get_by_role("region", name="Audit log").locator("tbody tr")
     await expect(rows).to_have_count(50)
     await expect(rows.filter(has_text="embed team")).to_have_count(0)
-    assert await page.get_by_label("Who").locator("option").all_inner_texts() == ["all", "boss", "embed team"]
+    assert await page.get_by_label("Who").locator("option").all_inner_texts() == [
+        "everyone",
+        "a deployed file",
+        "boss",
+        "embed team",
+    ]
     assert await page.get_by_label("Endpoint").locator("option").all_inner_texts() == ["all", "chat", "embed"]
+    await page.get_by_label("Who").select_option("a deployed file")
+    await expect(rows.filter(has_text="a deployed file")).to_have_count(1)
     await page.get_by_label("Who").select_option("embed team")
     await expect(rows).to_have_count(1)
 
@@ -109,7 +116,7 @@ async def test_the_filters_offer_also_what_no_shown_record_has(managed: Managed,
     await page.route("**/api/audit?*", as_of_an_older_controller)
     await page.get_by_role("button", name="Clear").click()
     await expect(rows).to_have_count(50)
-    assert await page.get_by_label("Who").locator("option").all_inner_texts() == ["all", "boss"]
+    assert await page.get_by_label("Who").locator("option").all_inner_texts() == ["everyone", "boss"]
     await page.unroute_all(behavior="wait")
 
 

@@ -54,6 +54,7 @@ async def test_the_servers_address_alone_opens_the_console(browser_page: Page) -
 async def test_an_unknown_address_is_reported(browser_page: Page, hash: str) -> None:
     await browser_page.goto(f"/ui{hash}")
     await expect(browser_page.get_by_role("heading", level=1)).to_have_text("Page not found")
+    await expect(browser_page).to_have_title("Page not found · Switchyard")
 
 
 async def test_the_first_tab_stop_skips_to_the_content(browser_page: Page) -> None:
@@ -181,8 +182,8 @@ async def test_the_glossary_is_the_documentations(browser_page: Page) -> None:
     await browser_page.goto("/ui")
     await browser_page.get_by_role("contentinfo").get_by_role("link", name="Glossary").click()
     await expect(browser_page.get_by_role("heading", level=1)).to_have_text("Glossary")
-    words = await browser_page.locator("dt").all_inner_texts()
-    meanings = await browser_page.locator("dd").all_inner_texts()
+    words = await browser_page.locator(".words dt").all_inner_texts()
+    meanings = await browser_page.locator(".words dd").all_inner_texts()
     assert dict(zip(words, meanings, strict=True)) == {word: f"{text}." for word, text in glossary().items()}
     assert len(words) > 20
     assert await accessibility_problems(browser_page) == []

@@ -107,8 +107,9 @@ export class Filters {
    * @param {string} name
    * @param {string} label
    * @param {readonly (readonly [string, string])[]} options The values and their words.
+   * @param {string} [neutral] The words for no filter; a name may be "all".
    */
-  select(name, label, options) {
+  select(name, label, options, neutral = "all") {
     const value = this.values[name] ?? "";
     const known = !value || options.some(([option]) => option === value);
     return h(
@@ -118,7 +119,7 @@ export class Filters {
       h(
         "select",
         { id: `filter-${name}`, value, on: { change: (event) => this.change({ [name]: event.target.value }) } },
-        h("option", { value: "" }, "all"),
+        h("option", { value: "" }, neutral),
         [...options, ...(known ? [] : [[value, value]])].map(([option, words]) =>
           h("option", { value: option, key: option }, words),
         ),

@@ -51,13 +51,39 @@ export const GLOSSARY = [
 ];
 
 /**
+ * The events that guardrails watch, and when a request has one.
+ *
+ * @type {[string[], string][]}
+ */
+export const EVENTS = [
+  [["error"], "the request fails"],
+  [
+    ["slow"],
+    "no first token within 10 s, or no whole answer within 20 s, unless the guardrail sets ttft_above_s or " +
+      "answer_above_s",
+  ],
+  [["empty"], "the answer has no text and no tool call"],
+  [["unfinished"], "the request has not ended within 120 s, unless the guardrail sets another limit"],
+  [["stalled"], "the answer's stream has a gap of more than 5 s, unless the guardrail sets another limit"],
+  [["truncated"], "the answer ends at its limit of tokens"],
+  [["invalid_output"], "the answer is not what the request's format or tools prescribe"],
+  [["client_gone"], "the client leaves before the answer ends"],
+];
+
+/** @param {string} word */
+export const isEvent = (word) => EVENTS.some(([words]) => words.includes(word));
+
+/**
  * Shows the meaning of `word` beside the button that asked for it.
  *
  * @param {string} word
  * @param {HTMLElement} button
  */
 export function explainTerm(word, button) {
-  const [words, meaning] = GLOSSARY.find(([words]) => words.includes(word)) ?? [[word], "It has no entry yet."];
+  const [words, meaning] = [...GLOSSARY, ...EVENTS].find(([words]) => words.includes(word)) ?? [
+    [word],
+    "It has no entry yet.",
+  ];
   let shown = document.getElementById("term");
   if (shown === null) {
     shown = h("div", { id: "term", popover: "auto", role: "note" });

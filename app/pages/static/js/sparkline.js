@@ -51,7 +51,8 @@ export function together(values) {
 }
 
 /**
- * A line, from zero to the highest value; it is broken where a value is missing. `arm`: the number of its colour.
+ * A line, from zero to the highest value; it is broken where a value is missing, and a value between two gaps is a
+ * dot. `arm`: the number of its colour.
  *
  * @param {readonly (number | null)[]} values
  * @param {string} label
@@ -63,12 +64,20 @@ export function line(values, label, arm = 1) {
   /** @param {number} value */
   const height = (value) => (most > 0 ? HEIGHT - 1 - ((HEIGHT - 2) * value) / most : HEIGHT - 1);
   let path = "";
+  let dots = "";
   let isDrawn = false;
   for (const [index, value] of values.entries()) {
-    if (value !== null) path += `${isDrawn ? "L" : "M"}${(index * step).toFixed(1)} ${height(value).toFixed(1)}`;
+    if (value !== null) {
+      const at = `${(values.length > 1 ? index * step : WIDTH / 2).toFixed(1)} ${height(value).toFixed(1)}`;
+      path += `${isDrawn ? "L" : "M"}${at}`;
+      if (!isDrawn && (values[index + 1] ?? null) === null) dots += `M${at}h0`;
+    }
     isDrawn = value !== null;
   }
-  return picture(label, [svg("path", { d: path || "M0 0", class: `curve arm-stroke-${arm}` })]);
+  return picture(label, [
+    svg("path", { d: path || "M0 0", class: `curve arm-stroke-${arm}` }),
+    ...(dots ? [svg("path", { d: dots, class: `curve dot arm-stroke-${arm}` })] : []),
+  ]);
 }
 
 /**
@@ -108,7 +117,8 @@ export function withAxes(picture, times, most = null, readings = []) {
       { class: "times small", "aria-hidden": "true" },
       times.map((text) => h("span", {}, text)),
     ),
-    h("div", { class: "reading small", "aria-hidden": "true" }),
+    // Opaque: a page that reads its data again would empty it under a pointer that rests.
+    h("div", { class: "reading small", "aria-hidden": "true", opaque: readings.length > 0 }),
   );
 }
 

@@ -119,14 +119,17 @@ def test_a_first_page_names_all_by_which_records_can_be_found(tmp_path: Path) ->
     disk.trail.keep([latest := disk.record(caller="boss", endpoint="embed")])
     every = {"caller": ["ann", "boss"], "endpoint": ["chat", "embed"], "action": ["create_key", "put_traffic"]}
     assert names() == names(caller="nobody") == every
+    disk.trail.keep([disk.record("deploy", caller="")])
+    assert names()["caller"] == ["-", "ann", "boss"]
+    assert len(json.loads(disk.trail.answer({"caller": "-"}).body)["records"]) == 1
     disk.trail.keep([disk.record(caller="carl")])
     disk.store.opened.clear()
-    assert names()["caller"] == ["ann", "boss", "carl"]
+    assert names()["caller"] == ["-", "ann", "boss", "carl"]
     assert list(disk.store.opened.values()) == [1], "today's file is read once for both"
     assert "names" not in json.loads(disk.trail.answer({"before": latest.id}).body)
     disk.now += 9.5 * DAY
     disk.trail.keep([disk.record(caller="carl")])
-    assert names()["caller"] == ["boss", "carl"], "the oldest are deleted"
+    assert names()["caller"] == ["-", "boss", "carl"], "the oldest are deleted"
 
 
 def test_names_of_many_old_files_come_with_later_answers(tmp_path: Path) -> None:

@@ -141,6 +141,21 @@ def test_a_request_is_slow_as_the_default_guardrail_says(
     assert call("slowness", request) == words
 
 
+def test_a_time_is_told_from_its_limit() -> None:
+    given = [(20.04, 20), (19.98, 20), (20, 20), (20.001, 20), (25.0, 20)]
+    assert call_all([("besides", pair) for pair in given]) == [
+        f"{number}{SPACE}s" for number in ("20.04", "19.98", "20", "20.0010", "25")
+    ]
+
+
+@pytest.mark.parametrize("decision", [None, "ship", "do_not_ship", "keep_going", "invalid"])
+def test_only_a_run_that_has_not_ended_has_a_decision(decision: str | None) -> None:
+    for state in ("running", "paused", "stopped", "draft"):
+        for summary in ({"state": state}, {"state": "running", "acting": {"state": state}}):
+            words = call("decisionWords", {"decision": decision, **summary})
+            assert (words is None) == (state in ("stopped", "draft"))
+
+
 @pytest.mark.parametrize(
     ("status", "error", "words"),
     [

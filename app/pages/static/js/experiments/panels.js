@@ -2,7 +2,8 @@
 
 import { h, svg } from "../dom.js";
 import { count, duration, list, moment, number, or, percent, seconds, time, whole } from "../format.js";
-import { cell, mark, swatch, table } from "../parts.js";
+import { isEvent } from "../glossary.js";
+import { cell, mark, swatch, table, term } from "../parts.js";
 import { axis, interval, reach } from "./interval.js";
 import { amount, effectInWords, METRICS, metricName, verdict } from "./words.js";
 
@@ -160,7 +161,7 @@ export function guardrail(status, arms) {
   return h(
     "tr",
     { key: `${status.event}/${status.treatment}` },
-    cell("", status.event, { header: true }),
+    cell("", isEvent(status.event) ? term(status.event) : status.event, { header: true }),
     cell(
       "State",
       status.alarm

@@ -53,9 +53,21 @@ export function sentence(text, names) {
   return parts.map((part, index) => (index % 2 ? h("span", { class: "name" }, part) : unbroken(part)));
 }
 
-/** @param {{decision: Decision | null}} summary */
+/**
+ * The decision in words, with its mark; null for a run that has ended, or has not begun: nothing is decided on it.
+ *
+ * @param {{decision: Decision | null, state: string, acting?: {state: string} | null}} summary
+ * @returns {[Mark, string] | null}
+ */
+export function decisionWords({ decision, state, acting }) {
+  if (!["running", "paused"].includes(acting?.state ?? state)) return null;
+  return DECISIONS[decision ?? ""] ?? ["wait", "No evidence yet"];
+}
+
+/** @param {Parameters<typeof decisionWords>[0]} summary */
 export function decision(summary) {
-  return mark(...(DECISIONS[summary.decision ?? ""] ?? ["wait", "No evidence yet"]));
+  const words = decisionWords(summary);
+  return words && mark(...words);
 }
 
 /** @param {string} value */

@@ -39,7 +39,7 @@ export function keyTable(document, revoked, actions) {
       ? table(
           "API keys",
           ["Name", "Endpoints", "Limits", "Ends", "Last used", `Requests in ${document.days} days`, "Actions"],
-          [...keys.map((key) => row(key, document, actions)), ...revoked.map(revokedRow)],
+          [...keys.map((key) => row(key, document, actions)), ...revoked.map((record) => revokedRow(record, document))],
           { class: "stacked keys" },
         )
       : h("p", { class: "empty", key: "keys-none" }, "No keys."),
@@ -112,21 +112,28 @@ function row(key, document, actions) {
 }
 
 /**
- * A key that is no more, as the audit log has its revocation.
+ * A key that is no more, as the audit log has its revocation, and what it was used for.
  *
  * @param {AuditRecord} record
+ * @param {Keys} document
  */
-function revokedRow({ id, at, caller, before }) {
-  const { id: key, name, endpoints } = /** @type {{id: string, name: string, endpoints: string[] | null}} */ (before);
+function revokedRow({ id, at, caller, before }, { days, former }) {
+  const {
+    id: key,
+    name,
+    endpoints,
+    limits,
+  } = /** @type {Pick<ApiKey, "id" | "name" | "endpoints" | "limits">} */ (before);
+  const used = former?.[key] ?? { last_used: null, uses: former ? [] : null };
   return h(
     "tr",
     { key: `revoked ${id}` },
     cell("", [name, h("div", { class: "hint small mono" }, key)], { header: true }),
     cell("Endpoints", endpoints ? endpoints.join(", ") : "all"),
-    cell("Limits", or(null)),
+    cell("Limits", ownLimits({ limits: limits ?? null, configured_limits: null })),
     cell("Ends", [mark("bad", `revoked ${moment(at)}`), h("div", { class: "hint small" }, `by ${caller}`)]),
-    cell("Last used", or(null)),
-    cell("Requests", or(null)),
+    cell("Last used", or(minute(used.last_used))),
+    cell(`Requests in ${days} days`, uses(used)),
     cell("Actions", or(null)),
   );
 }
@@ -141,7 +148,7 @@ const LIMITS = {
 /**
  * The limits that are this caller's: the key's own come before those of the configuration, number by number.
  *
- * @param {ApiKey} key
+ * @param {Pick<ApiKey, "limits" | "configured_limits">} key
  */
 function ownLimits({ limits, configured_limits }) {
   const own = Object.entries({ ...configured_limits, ...limits });
@@ -159,7 +166,7 @@ function ownLimits({ limits, configured_limits }) {
 /** @param {number} days */
 const daysAgo = (days) => (days === 0 ? "today" : days === 1 ? "yesterday" : `${days} days ago`);
 
-/** @param {ApiKey} key */
+/** @param {Pick<ApiKey, "uses">} key */
 function uses({ uses: days }) {
   if (days === null) return or(null);
   if (!days.length) return "none";

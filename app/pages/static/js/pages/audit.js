@@ -10,6 +10,8 @@ export const title = "Audit";
 const SHOWN = 50;
 const EXPORTED = 10_000; // the most records of one answer
 const FILTERS = ["caller", "endpoint", "action", "outcome"];
+const DEPLOYED = "-"; // in place of a caller
+const FILE = "a deployed file";
 /** @type {[string, string][]} */
 const OUTCOMES = [
   ["accepted", "accepted"],
@@ -86,7 +88,12 @@ export async function mount(root, { api, poll, announce, parameters }) {
         h("button", { type: "button", class: "quiet", on: { click: save } }, "Export as JSON lines"),
       ),
       filters.row(
-        filters.select("caller", "Who", same(names.caller)),
+        filters.select(
+          "caller",
+          "Who",
+          names.caller.map((name) => [name, name === DEPLOYED ? FILE : name]),
+          "everyone",
+        ),
         filters.select("endpoint", "Endpoint", same(names.endpoint)),
         filters.select(
           "action",
@@ -139,7 +146,7 @@ function row(record) {
     "tr",
     { key: id },
     cell("", time(at), { header: true }),
-    cell("Who", or(caller || (record.call ? null : "a deployed file"))),
+    cell("Who", or(caller || (record.call ? null : FILE))),
     cell("What", [
       words(action),
       where ? ` · ${where}` : "",

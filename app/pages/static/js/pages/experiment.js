@@ -138,7 +138,7 @@ export async function mount(root, context) {
         "div",
         { class: "headline" },
         h("h1", {}, name),
-        summary ? [stateMark(summary), report ? decision(report) : null] : null,
+        summary ? [stateMark(summary), report ? decision({ ...summary, decision: report.decision }) : null] : null,
       ),
       state.problem
         ? state.missing
@@ -412,7 +412,8 @@ export async function mount(root, context) {
               "p",
               { class: "hint small" },
               "Each deployment's column counts the units with the event, each unit once, and below them the requests " +
-                "with it, of those that have ended.",
+                "with it, of those that have ended: also those that another deployment then answered. Traffic and " +
+                "Requests count what clients saw.",
             )
           : null,
       ),

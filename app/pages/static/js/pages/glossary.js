@@ -1,7 +1,7 @@
 // Every word of the glossary.
 
 import { h } from "../dom.js";
-import { GLOSSARY } from "../glossary.js";
+import { EVENTS, GLOSSARY } from "../glossary.js";
 
 export const title = "Glossary";
 
@@ -9,11 +9,14 @@ export const title = "Glossary";
 export async function mount(root) {
   root.append(
     h("h1", {}, title),
-    h(
-      "dl",
-      { class: "pairs words" },
-      GLOSSARY.map(([words, meaning]) => h("div", {}, h("dt", {}, words.join(", ")), h("dd", {}, `${meaning}.`))),
-    ),
+    h("dl", { class: "pairs words" }, GLOSSARY.map(entry)),
+    h("h2", {}, "Events of guardrails"),
+    h("dl", { class: "pairs" }, EVENTS.map(entry)),
   );
   return () => {};
+}
+
+/** @param {[string[], string]} of */
+function entry([words, meaning]) {
+  return h("div", {}, h("dt", {}, words.join(", ")), h("dd", {}, `${meaning}.`));
 }

@@ -6,7 +6,17 @@ import { Filters, remember, same } from "../filters.js";
 import { count, minute, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
 import { cell, documented, mark, staleness, staleNotice, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
-import { answerTokens, errorWords, result, slowness, timeline, whyNowhere } from "../requests/timeline.js";
+import {
+  answerTokens,
+  besides,
+  errorWords,
+  FIRST_BYTE_S,
+  result,
+  slowness,
+  timeline,
+  WHOLE_S,
+  whyNowhere,
+} from "../requests/timeline.js";
 import { bars, withAxes } from "../sparkline.js";
 
 export const title = "Requests";
@@ -118,7 +128,7 @@ function list(root, { api, poll, announce, parameters }) {
     return filters.row(
       filters.select("endpoint", "Endpoint", [...same(endpoints), [NOWHERE, "none"]]),
       filters.select("deployment", "Deployment", same(deployments)),
-      everyones || operated.length ? filters.select("caller", "Caller", same(callers)) : null,
+      everyones || operated.length ? filters.select("caller", "Caller", same(callers), "everyone") : null,
       filters.select("status", "Result", STATUSES),
       filters.select(
         "error",
@@ -346,7 +356,8 @@ export function listWords({ matching, kept, older_matching, older_kept, running,
  * @param {ListedRequest} request
  */
 function row(request) {
-  const { id, at, endpoint, deployment, caller, message } = request;
+  const { id, at, endpoint, deployment, caller, message, stream, duration_s, first_byte_s } = request;
+  const byFirstByte = stream && first_byte_s !== null;
   const arrived = h(
     "a",
     { href: `#/requests?id=${encodeURIComponent(id)}`, "aria-label": `${moment(at)}, request ${id}` },
@@ -362,19 +373,34 @@ function row(request) {
       deployment && deployment !== endpoint ? h("div", { class: "hint small" }, deployment) : null,
     ]),
     cell("Caller", or(caller || null)),
-    cell("Duration", [or(seconds(request.duration_s)), request.running ? " so far" : null, slow(request)], {
-      number: true,
-    }),
-    cell("First byte", or(seconds(request.first_byte_s)), { number: true }),
+    cell(
+      "Duration",
+      [
+        or(stream ? seconds(duration_s) : besides(duration_s, WHOLE_S)),
+        request.running ? " so far" : null,
+        byFirstByte ? null : slow(request),
+      ],
+      { number: true },
+    ),
+    cell(
+      "First byte",
+      [or(stream ? besides(first_byte_s, FIRST_BYTE_S) : seconds(first_byte_s)), byFirstByte ? slow(request) : null],
+      { number: true },
+    ),
     cell("Prompt tokens", or(whole(request.prompt_tokens)), { number: true }),
     cell("Answer tokens", or(answerTokens(request)), { number: true }),
   );
 }
 
-/** @param {ListedRequest} request */
+/**
+ * The mark of a slow request, beside the time that is over its limit.
+ *
+ * @param {ListedRequest} request
+ */
 function slow(request) {
   const why = slowness(request);
-  return why && h("div", { title: why }, mark("warn", "slow"));
+  const limit = request.stream ? FIRST_BYTE_S : WHOLE_S;
+  return why && h("div", { title: `slower than ${limit}\u00a0s: ${why}` }, mark("warn", "slow"));
 }
 
 /** @param {string} error */

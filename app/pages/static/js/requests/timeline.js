@@ -88,8 +88,19 @@ function told({ message, code, param, is_engines, engine_message }) {
   ];
 }
 
-const FIRST_BYTE_S = 10;
-const WHOLE_S = 20;
+export const FIRST_BYTE_S = 10;
+export const WHOLE_S = 20;
+
+/**
+ * Seconds in words, with as many digits as tell them from the limit.
+ *
+ * @param {number | null} value
+ * @param {number} limit
+ */
+export function besides(value, limit) {
+  if (value === null || value === limit || seconds(value) !== seconds(limit)) return seconds(value);
+  return `${value.toFixed(Math.abs(value - limit) < 0.005 ? 4 : 2)}\u00a0s`;
+}
 
 /**
  * Why a request is slow, by the limits that the guardrail `slow` has where none are declared; null if it is not.

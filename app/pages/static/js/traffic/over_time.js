@@ -5,6 +5,8 @@ import { moment, number, seconds, ticks, whole } from "../format.js";
 import { swatch } from "../parts.js";
 import { bars, line, perBar, together, withAxes } from "../sparkline.js";
 
+const GENERATING = new Set(["chat", "completions", "responses"]); // the tasks whose answers are made token by token
+
 /** @type {readonly (readonly [string, string])[]} */
 const RANGES = [
   ["15m", "15 minutes"],
@@ -111,18 +113,20 @@ export function overTime(history, endpoint) {
     counted("Failed", "Failed requests", failed, sum(refused) ? `, and ${whole(sum(refused))} refused` : ""),
     sum(left) ? counted("Clients that left", "Requests that their clients left", left) : null,
     sum(lost) ? counted("Streams whose engine died", "Streams whose engine died", lost) : null,
-    chart(
-      "Tokens per second",
-      line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`),
-      most(tokens),
-      inAll(tokens),
-      points(tokens, (rate) => `${number(rate)} tokens/s`),
-    ),
+    sum(tokens) || endpoint.tasks.some((task) => GENERATING.has(task))
+      ? chart(
+          "Tokens per second",
+          line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`),
+          most(tokens),
+          inAll(tokens),
+          points(tokens, (rate) => `${number(rate)} tokens/s`),
+        )
+      : null,
     arms.map(({ deployment, colour }) => {
       const series = own.find((one) => one.deployment === deployment);
       const values = series?.first_token_p95_s ?? [];
       const known = values.filter((value) => value !== null);
-      if (known.length < 2) return null; // one point is no line
+      if (!known.length) return null;
       const longest = seconds(Math.max(...known));
       return chart(
         [swatch(colour), `First token p95, ${deployment}`],

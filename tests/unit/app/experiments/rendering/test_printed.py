@@ -221,3 +221,10 @@ def test_no_example_in_the_documentation_denies_itself(page: str) -> None:
     for fenced, quoted in blocks:
         example = fenced or re.sub(r"^> ?", "", quoted, flags=re.MULTILINE)
         assert contradictions(example) == []
+
+
+@pytest.mark.parametrize("decision", ["ship", "do_not_ship", "keep_going", "invalid"])
+@pytest.mark.parametrize("state", ["running", "paused", "stopped", "draft"])
+def test_only_a_run_that_has_not_ended_has_a_decision(state: str, decision: Any) -> None:
+    printed = text.text(document(replace(SHIP, state=state, decision=decision, decisions={GREEN: decision})))
+    assert ("Decision: " in printed) == (state in ("running", "paused"))
