@@ -114,7 +114,10 @@ class AuditTrail:
             self._named[day] = frozenset(named for file in days[day] for named in self._read(file, Named))
         for day in self._named.keys() - days.keys():
             del self._named[day]
-        every = [*chain(*self._named.values()), *chain(*(records.values() for records in latest.values()))]
+        every: list[AuditRecord | Named] = [
+            *chain(*self._named.values()),
+            *chain(*(records.values() for records in latest.values())),
+        ]
         return {name: sorted({_value(named, name) for named in every} - {""}) for name in Named.__struct_fields__}
 
     def _days(self) -> _Days:

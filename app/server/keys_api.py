@@ -145,7 +145,7 @@ class KeysApi(RoutedApi):
                     "endpoints": list(services.views().of(context.caller).endpoints),
                     "groups": list(config.access.groups),
                     "keys": shown,
-                    "former": _former(uses, {key["id"] for key in shown}) if uses else None,
+                    "former": _former(uses, [str(key["id"]) for key in shown]) if uses else None,
                 }
             ),
             headers=_NEVER_CACHED,
