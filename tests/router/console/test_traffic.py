@@ -611,6 +611,9 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     await expect(deaths.locator(".reading")).to_have_text(f"{time.strftime('%H:%M:%S', time.gmtime(when))}: 2")
     await page.get_by_role("heading").first.hover()
     await expect(deaths.locator(".reading")).to_have_text("")
+    await picture.hover(position={"x": 60, "y": 5})
+    await page.wait_for_timeout(5000)  # the page has been drawn again
+    await expect(deaths.locator(".reading")).not_to_have_text("", timeout=1000)
     link = page.get_by_role("link", name="Grafana")
     await expect(link).to_have_attribute("href", "https://grafana.example.com/d/router")
     assert await overflow(page) == 0

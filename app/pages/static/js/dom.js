@@ -202,7 +202,7 @@ function update(old, child) {
   const now = listeners.get(child) ?? {};
   for (const type of Object.keys(listeners.get(old) ?? {})) if (!(type in now)) listeners.get(old)[type] = undefined;
   for (const [type, handler] of Object.entries(now)) listen(old, type, handler);
-  morph(old, ...child.childNodes);
+  if (!child.hasAttribute("data-kept")) morph(old, ...child.childNodes); // else its content is a handler's
   if ("disabled" in child) old.disabled = child.disabled;
   if (child.hasAttribute("data-controlled") && old.value !== child.value) old.value = child.value;
   if (child.tagName === "INPUT" && old.checked !== child.checked && child.hasAttribute("data-controlled"))

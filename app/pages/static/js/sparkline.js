@@ -117,8 +117,8 @@ export function withAxes(picture, times, most = null, readings = []) {
       { class: "times small", "aria-hidden": "true" },
       times.map((text) => h("span", {}, text)),
     ),
-    // Opaque: a page that reads its data again would empty it under a pointer that rests.
-    h("div", { class: "reading small", "aria-hidden": "true", opaque: readings.length > 0 }),
+    // Kept: a page that reads its data again would empty it under a pointer that rests.
+    h("div", { class: "reading small", "aria-hidden": "true", "data-kept": readings.length > 0 }),
   );
 }
 
