@@ -316,8 +316,7 @@ export function opened(dialog, first) {
  * meaning of a word. Resolves once whoever opened a dialog knows.
  */
 export async function closeDialogs() {
-  for (const shown of document.querySelectorAll(":popover-open"))
-    if (shown instanceof HTMLElement) shown.hidePopover();
+  for (const shown of document.querySelectorAll(":popover-open")) if (shown instanceof HTMLElement) shown.hidePopover();
   /** @type {NodeListOf<HTMLDialogElement>} */
   const dialogs = document.querySelectorAll('dialog[open]:not([closedby="none"])');
   await Promise.all(
