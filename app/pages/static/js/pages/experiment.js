@@ -404,7 +404,7 @@ export async function mount(root, context) {
                 "On an alarm",
               ],
               report.guardrails.map((status) => guardrail(status, arms)),
-              { class: "stacked" },
+              { class: "stacked guardrails" },
             )
           : h("p", { class: "hint" }, "None is declared."),
         report.guardrails.length

@@ -405,7 +405,7 @@ function slow(request) {
 
 /** @param {string} error */
 function nowhere(error) {
-  return ["none", h("div", { class: "hint small" }, whyNowhere(error))];
+  return ["none", h("div", { class: "hint small words" }, whyNowhere(error))];
 }
 
 /**
