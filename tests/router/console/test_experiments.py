@@ -44,7 +44,7 @@ async def test_the_list_has_each_experiment_with_its_verdict_in_words(compared: 
     await expect(line).to_contain_text("no alarm")
     await expect(line).to_contain_text("50 % on treatments, next 100 %")
     await expect(page.get_by_role("row").filter(has_text="int8-weights")).to_contain_text("no ramp")
-    await expect(page.get_by_role("row").filter(has_text="draft")).to_contain_text("No evidence yet")
+    await expect(page.get_by_role("row").filter(has_text="draft")).to_contain_text("no evidence, draft.")
     await expect(page.get_by_text("4 experiments, 3 running.")).to_be_visible()
     assert await accessibility_problems(page) == []
     await screenshot(page, "console-experiments")
