@@ -19,7 +19,7 @@ from k8s.monitoring.dashboards.panels import (
     row,
 )
 
-_OURS = '{error_type=~"broken|internal|timeout|unavailable"}'
+_OURS = '{error_type=~"broken|internal|no_engine|timeout|unavailable"}'
 """Errors that are not a caller's fault."""
 
 

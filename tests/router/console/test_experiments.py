@@ -231,8 +231,8 @@ async def test_distributions_are_drawn_and_described_in_words(compared: Compared
     first = section.locator("figure").first
     await expect(first.locator(".line")).to_have_text(
         [
-            f"{BLUE}: half of 19,424 requests 312 ms or less, 95 % 1.37 s or less.",
-            f"{GREEN}: half of 12,446 requests 288 ms or less, 95 % 1.27 s or less.",
+            f"{BLUE}: the median of 19,424 requests is 312 ms, their 95th percentile 1.37 s.",
+            f"{GREEN}: the median of 12,446 requests is 288 ms, their 95th percentile 1.27 s.",
         ]
     )
     # The p50 and p95 of both arms lie on the same heights, and what is faster lies to the left.
@@ -265,7 +265,7 @@ async def test_an_arm_with_few_requests_has_no_curve(compared: Compared, open_pa
     await expect(figures.nth(0)).to_contain_text(f"{GREEN}: 19 requests so far, too few for a curve.")
     await expect(figures.nth(1)).to_contain_text(f"{GREEN}: no request has it yet, only streamed ones do.")
     await expect(figures.nth(1).locator("svg")).to_have_count(0)
-    await expect(figures.nth(2)).to_contain_text("95 % 0 or less")
+    await expect(figures.nth(2)).to_contain_text("their 95th percentile 0.")
 
 
 async def test_a_withheld_verdict_is_shown_with_its_doubt_and_without_its_word(

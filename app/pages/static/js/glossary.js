@@ -70,9 +70,6 @@ export const EVENTS = [
   [["client_gone"], "the client leaves before the answer ends"],
 ];
 
-/** @param {string} word */
-export const isEvent = (word) => EVENTS.some(([words]) => words.includes(word));
-
 /**
  * Shows the meaning of `word` beside the button that asked for it.
  *

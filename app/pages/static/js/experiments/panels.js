@@ -2,7 +2,6 @@
 
 import { h, svg } from "../dom.js";
 import { count, duration, list, moment, number, or, percent, seconds, time, whole } from "../format.js";
-import { isEvent } from "../glossary.js";
 import { cell, mark, swatch, table, term } from "../parts.js";
 import { axis, interval, reach } from "./interval.js";
 import { amount, effectInWords, METRICS, metricName, verdict } from "./words.js";
@@ -161,7 +160,7 @@ export function guardrail(status, arms) {
   return h(
     "tr",
     { key: `${status.event}/${status.treatment}` },
-    cell("", isEvent(status.event) ? term(status.event) : status.event, { header: true }),
+    cell("", term(status.event), { header: true }),
     cell(
       "State",
       status.alarm
