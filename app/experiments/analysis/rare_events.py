@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.experiments.analysis.arrays import Hashes, Ints
-from app.experiments.analysis.guardrails import EventCounts, UnitEvents
 from app.experiments.analysis.metrics import Values
+from app.experiments.analysis.unit_events import EventCounts, UnitEvents
 from app.experiments.contract.report import Effect
 from app.experiments.statistics.events import two_sided
 from app.experiments.storage.columns import F64, I32
@@ -101,13 +101,8 @@ class RareEvents:
         """Whether the exact test is to be used."""
         return self._events is not None
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Requests with the event: control's and the treatment's."""
-        return self._requests[0], self._requests[1]
-
     def at_present(self) -> RareCounts:
         """What is known now. Raises ValueError if that is enough for a look."""
         if self._events is None:
             raise ValueError("there are enough events for a look")
-        return RareCounts(self._events.at_present(), self.counts)
+        return RareCounts(self._events.at_present(), (self._requests[0], self._requests[1]))

@@ -25,8 +25,8 @@ from app.config.experiments import Experiment
 from app.experiments.analysis.arms import OUTSIDE, ArmAssignment, Arms, FirstExposures
 from app.experiments.analysis.arrays import FirstSeen, Floats, Growing, Hashes, HashIndex, Ints, Mask
 from app.experiments.analysis.cells import bands_of
-from app.experiments.analysis.guardrails import UnitEvents
 from app.experiments.analysis.metrics import EventThresholds, gave_up, happened
+from app.experiments.analysis.unit_events import UnitEvents
 from app.experiments.contract.report import PlanCounts, SampleRatio, Treated
 from app.experiments.rendering import words
 from app.experiments.statistics.events import (

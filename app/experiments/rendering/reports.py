@@ -131,10 +131,15 @@ def document(report: Report, acting: AutomationStatus | None = None, actions: Se
     yield from _served(report)
 
 
+def _state(declared: Report | Summary, acting: AutomationStatus | None) -> str:
+    """That of what acts on the experiment, if anything does."""
+    return acting.state if acting is not None else declared.state
+
+
 def _standing(report: Report, acting: AutomationStatus | None) -> str:
     since = f"since {words.moment(report.started_at, report.at)}" if report.started_at is not None else "not started"
     kind = "A/A test" if report.mode == "aa" else "experiment"
-    state = acting.state if acting is not None else report.state
+    state = _state(report, acting)
     standing = f"{state.capitalize()} {kind}, {since}; as of {words.moment(report.at)} UTC."
     if state not in words.DECIDED:
         return standing
@@ -500,8 +505,7 @@ def list_document(summaries: Sequence[Summary]) -> Iterator[Block]:
 
 
 def _summary_decision(summary: Summary) -> str:
-    state = summary.acting.state if summary.acting is not None else summary.state
-    if summary.decision is None or state not in words.DECIDED:
+    if summary.decision is None or _state(summary, summary.acting) not in words.DECIDED:
         return words.MISSING
     return words.DECISIONS[summary.decision]
 

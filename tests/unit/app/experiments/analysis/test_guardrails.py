@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from app.experiments.analysis.arms import Arms
-from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch, UnitEvents
+from app.experiments.analysis.guardrails import Guardrails, GuardrailWatch
+from app.experiments.analysis.unit_events import UnitEvents
 from app.experiments.statistics.events import EventEvidence, alarm_at, chance
 from app.exposures.wire import Failure, Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
