@@ -345,21 +345,23 @@ class Controller:
         return self._actions.acting(run, config, report, self.now()) if config is not None else None
 
     def shown(self, report: Report) -> None:
-        """Notes what a report that somebody reads rests on, if that is less than the records of its time."""
+        """Notes what a report that somebody reads has said first, and on what it rests if that is less than all records
+        of its time.
+        """
         name, run = report.experiment, self._runs[report.experiment]
         if not self._knows_runs:
             return
         if (last := self._looks.get((name, run.started_at))) is None:
             last = looks_of(self.storage.entries, run, report.at)
-        compared = [
-            (comparison.key, comparison.looked_at, comparison.outdated)
-            for comparison in (*report.primary, *report.secondary)
-        ]
+        judged = self._judges.of[name]
+        self.storage.journal(judged.new_landmarks(self.now()))
+        compared = {comparison.key: comparison.outdated for comparison in (*report.primary, *report.secondary)}
         if (subgroups := report.subgroups) is not None:
-            compared.append((SUBGROUPS, subgroups.looked_at, subgroups.outdated))
+            compared[SUBGROUPS] = subgroups.outdated
+        latest = judged.analysis.latest_looks()
+        looks = {key: latest[key] for key, outdated in compared.items() if outdated or key in last}
         if (compared_at := report.sample_ratio.returns_compared_at) is not None:
-            compared.append((RETURNS, compared_at, True))
-        looks = {key: looked_at for key, looked_at, outdated in compared if outdated or key in last}
+            looks[RETURNS] = compared_at
         self._looks[name, run.started_at] = looks
         if looks != last:
             detail = {"at": report.at, "started_at": run.started_at, "looks": looks}

@@ -138,7 +138,7 @@ def selected(store: FileStore, wanted: Selection) -> Iterator[tuple[RowColumns, 
             yield rows, tables
     if damaged := gaps.since(since):
         _log.warning(
-            "Files of the ledger cannot be read, and are missing in the export: %s",
+            "Parts of the ledger are missing, and so in the export: %s",
             "; ".join(damaged),
             extra=event("export_incomplete", files=len(damaged)),
         )

@@ -46,6 +46,9 @@ class JudgedAnalysis(Protocol):
     def look(self, keys: Container[str], now: float) -> None:
         """Looks at comparisons by `Comparison.key`, whatever the pace."""
 
+    def latest_looks(self) -> Mapping[str, float]:
+        """The Unix time of each comparison's latest look, by the names that `look` takes."""
+
     def report_again(self, now: float, older: Container[str]) -> Report:
         """The report of a time in the past. `older`: comparisons that keep the look that they have."""
 
@@ -61,8 +64,9 @@ class JudgedAnalysis(Protocol):
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the run that routers have lost, by deployment."""
 
-    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int]) -> None:
-        """Files with records of the run that cannot be read, and columns that some records do not have."""
+    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int], gone: Sequence[str] = ()) -> None:
+        """Parts of the ledger with records of the run that cannot be read, columns that some records do not have, and
+        parts that are known to be gone."""
 
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str] = ()) -> None:
         """Routers that send rows and running replicas by deployment, now; None: replicas are not known. `gone`: the ids
@@ -186,7 +190,8 @@ class RunAnalysis:
 
     def set_gaps(self, gaps: Gaps) -> None:
         """`gaps`: parts of the ledger's directory that could not be used."""
-        self.analysis.set_gaps(gaps.since(self.run.started_at), gaps.lacking_since(self.run.started_at))
+        since = self.run.started_at
+        self.analysis.set_gaps(gaps.since(since), gaps.lacking_since(since), gaps.accepted_since(since))
 
 
 class Evidence:

@@ -127,14 +127,17 @@ class SubgroupWatch:
             differs=differs,
         )
 
-    def report(self, version: int, silent: Callable[[MetricComparison], bool]) -> Subgroups | None:
-        """The latest look. `version`: that of the data. `silent`: of which comparisons nothing is said."""
+    def report(self, version: int, now: float, silent: Callable[[MetricComparison], bool]) -> Subgroups | None:
+        """The latest look, for a report of the Unix time `now`. `version`: that of the data. `silent`: of which
+        comparisons nothing is said.
+        """
         if self.looked_version < 0:
             return None
         untold = {(comparing.measure.key, comparing.names[1]) for comparing in self._comparing if silent(comparing)}
+        outdated = self.looked_version < version
         return Subgroups(
-            looked_at=self.looked_at,
-            outdated=self.looked_version < version,
+            looked_at=self.looked_at if outdated else now,
+            outdated=outdated,
             alpha=self._alpha,
             effects=[effect for effect in self._effects if (effect.metric, effect.treatment) not in untold],
         )
@@ -331,11 +334,12 @@ class Analysis:
             rows = dict.fromkeys(experiment.arms, rows.get(experiment.control, 0) // len(experiment.arms))
         self._watched.traffic.set_lost(rows)
 
-    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int]) -> None:
-        """`damaged`: files with records of the run that cannot be read, each with the reason. `lacking`: columns that
-        records of another version do not have, with the number of these records.
+    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int], gone: Sequence[str] = ()) -> None:
+        """`damaged`: parts of the ledger with records of the run that cannot be read, each with the reason. `lacking`:
+        columns that records of another version do not have, with the number of these records. `gone`: parts that the
+        ledger's owner has accepted as lost.
         """
-        self._watched.damaged, self._watched.lacking = list(damaged), dict(lacking)
+        self._watched.damaged, self._watched.lacking, self._watched.gone = list(damaged), dict(lacking), list(gone)
 
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str] = ()) -> None:
         """Routers that send rows and running replicas by deployment, now; None: replicas are not known. `gone`: the ids
@@ -470,6 +474,11 @@ class Analysis:
         if RETURNS in keys:
             self._watched.sample_ratio.compare_returns(now, growth=1.0)
 
+    def latest_looks(self) -> dict[str, float]:
+        """The Unix time of each comparison's latest look, by the names that `look` takes."""
+        looks = {comparing.key: comparing.looked_at for comparing in self._comparing}
+        return {**looks, SUBGROUPS: self._subgroups.looked_at}
+
     def report_again(self, now: float, older: Container[str]) -> Report:
         """The report of a time in the past, on records until then. All looks are made, except for the comparisons whose
         report rested on `older` looks: `look` has made these.
@@ -490,7 +499,7 @@ class Analysis:
             self._watched,
             self._feedback,
             self._comparing,
-            self._subgroups.report(self._version, self._is_silent),
+            self._subgroups.report(self._version, now, self._is_silent),
             self._version,
             now,
             with_values=with_values,

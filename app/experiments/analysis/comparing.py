@@ -517,13 +517,15 @@ class MetricComparison:
         *,
         invalid: str,
         units_per_day: float | None,
-        outdated: bool = False,
+        version: int,
+        now: float,
         with_values: bool = True,
     ) -> Comparison:
-        """The comparison for a report. `invalid`: the reasons why no verdict counts, empty if nothing is wrong.
-        `outdated`: as in `Comparison`. `with_values`: includes the metric's value in each arm, which takes a while for
-        quantiles.
+        """The comparison for a report of the Unix time `now`. `invalid`: the reasons why no verdict counts, empty if
+        nothing is wrong. `version`: that of the data. `with_values`: includes the metric's value in each arm, which
+        takes a while for quantiles.
         """
+        outdated = self.looked_version < version
         known, measure, doubt = self.known, self.measure, None if invalid else self.doubt
         verdict: Verdict = "invalid" if invalid else self.verdict
         needed = self.units_needed() if known.measured == verdict == "undecided" else None
@@ -546,7 +548,7 @@ class MetricComparison:
             non_inferior=not invalid and is_non_inferior(known.shown, measure) and known.stays_non_inferior,
             since=self.since if verdict == self.word else None,
             no_longer=self.told.word if self.told is not None and verdict not in WORDS else None,
-            looked_at=self.looked_at,
+            looked_at=self.looked_at if outdated else now,
             outdated=outdated,
             reason=invalid or known.reason,
             discovery=self.discovered,

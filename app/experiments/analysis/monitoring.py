@@ -118,7 +118,9 @@ class Monitoring:
         }
         self.treated = TreatedWatch(experiment)
         self.damaged: list[str] = []
-        """Files of the ledger that cannot be read, each with the reason."""
+        """Parts of the ledger that cannot be read, each with the reason."""
+        self.gone: list[str] = []
+        """Parts of the ledger that are known to be gone."""
         self.lacking: dict[str, int] = {}
         """Columns that records of another version do not have, with the number of these records."""
         self.alarms = Alarms()
@@ -379,10 +381,10 @@ def changed(comparing: MetricComparison, change: EffectChange, now: float) -> st
 def _unreadable(damaged: Sequence[str]) -> str:
     if not damaged:
         return ""
-    files, held = ("1 file", "it holds") if len(damaged) == 1 else (f"{len(damaged)} files", "they hold")
+    parts = "1 part of the ledger is" if len(damaged) == 1 else f"{len(damaged)} parts of the ledger are"
     return (
-        f"{files} of the ledger cannot be read, and what {held} is missing here: {'; '.join(damaged).rstrip('.')}. "
-        "Restore what is damaged, or move it away to judge by the rest"
+        f"{parts} missing here: {'; '.join(damaged).rstrip('.')}. Restore what is damaged or gone. To judge by the "
+        "rest, delete what is damaged, and put an empty file `known.lost` into the folder of that day"
     )
 
 

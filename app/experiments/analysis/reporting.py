@@ -386,7 +386,8 @@ def reported(
             collected,
             invalid=watched.invalidates(comparison.column, comparison.treatment),
             units_per_day=per_day,
-            outdated=comparison.looked_version < version,
+            version=version,
+            now=now,
             with_values=with_values,
         )
         for comparison in comparing
@@ -585,6 +586,8 @@ def _warnings(
     if lacking := {name: records for name, records in watched.lacking.items() if name not in _UNMISSED}:
         columns = ", ".join(f"{name} ({words.count(records)})" for name, records in sorted(lacking.items()))
         warnings.append(f"Records of another version do not have these columns, and count as unknown there: {columns}.")
+    if watched.gone:
+        warnings.append(f"Requests are missing here that are known to be lost: {'; '.join(watched.gone)}.")
     if feedback.late:
         warnings.append(f"{feedback.late:,} scores came after their window and do not count.")
     if feedback.unmatched:

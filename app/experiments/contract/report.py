@@ -77,7 +77,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     no_longer: Verdict | None = None
     """The word that an event has told last, where none holds now."""
     looked_at: float | None = None
-    """The time of the look that the interval and the verdict rest on, in Unix seconds."""
+    """The time whose records the interval and the verdict rest on, in Unix seconds: the report's, unless `outdated`."""
     outdated: bool = False
     """Whether there is more to look at since. Quantiles are looked at once a minute, and a busy controller falls
     behind."""
@@ -274,7 +274,7 @@ class Subgroups(msgspec.Struct, frozen=True, kw_only=True):
     """For whom the effect differs. A unit belongs to the subgroups of its first request."""
 
     looked_at: float
-    """The time of the look, in Unix seconds. There is one every few minutes."""
+    """The time whose records they rest on, in Unix seconds: the report's, unless `outdated`."""
     outdated: bool
     """Whether there is more to look at since."""
     alpha: float

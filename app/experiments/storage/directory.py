@@ -9,8 +9,9 @@
 import logging
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -97,6 +98,8 @@ class AnalysisSnapshot(msgspec.Struct, frozen=True):
     experiment: str
     started_at: float
     state: dict[str, Any]
+    stored: dict[str, list[list[int]]] = {}
+    """The batches that the directory held, by router id, as `Footer.stored`."""
 
 
 def write_snapshot(store: FileStore, writer: str, snapshot: AnalysisSnapshot) -> None:
@@ -132,6 +135,29 @@ UNREADABLE = (Missing, Damaged)
 """Errors of a segment that another controller has merged or deleted, or that is not ours."""
 
 
+LOST = ".lost"
+"""The end of the name of an empty file in a day's folder that says: it is known that files of that day are gone."""
+
+
+class Removed(NamedTuple):
+    """Batches that were written between two Unix times, and are in no file."""
+
+    batches: int
+    since: float
+    until: float
+    is_accepted: bool
+
+    def may_be_of(self, day: str) -> bool:
+        """Whether a file of that day may have held some of them."""
+        return date_of(self.since) <= day <= date_of(self.until)
+
+    def sentence(self) -> str:
+        """One sentence about them, without its stop."""
+        began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}" for at in (self.since, self.until))
+        files = f"{EXPOSURES}/date={date_of(self.until)}"
+        return f"{files}: {self.batches} of routers' batches are in no file, which were stored from {began} to {ended}"
+
+
 @dataclass(slots=True)
 class Gaps:
     """What reading has left out."""
@@ -140,13 +166,28 @@ class Gaps:
     """Files that cannot be read, each with the reason."""
     lacking: dict[str, Counter[str]] = field(default_factory=dict)
     """By day, columns that files of another version do not have, with the number of their records."""
+    removed: dict[float, Removed] = field(default_factory=dict)
+    """Batches that were stored and are in no file, by the time until which they were."""
 
     def since(self, at: float) -> list[str]:
-        """The damaged files that may hold something recorded since a Unix time, each with the reason."""
+        """The parts that may hold something recorded since a Unix time, and cannot be read, each with the reason."""
         day = date_of(at)
         dated = {path: segments.segment_at(path) for path in sorted(self.damaged)}
+        damaged = [path for path, segment in dated.items() if segment is None or segment.date >= day]
+        days = [segment.date for segment in dated.values() if segment is not None]
+        gone = [
+            removed.sentence()
+            for _, removed in sorted(self.removed.items())
+            if removed.until >= at and not removed.is_accepted and not any(map(removed.may_be_of, days))
+        ]
+        return [*(f"{path}: {self.damaged[path]}" for path in damaged), *gone]
+
+    def accepted_since(self, at: float) -> list[str]:
+        """What is gone and of which the directory says that this is known."""
         return [
-            f"{path}: {self.damaged[path]}" for path, segment in dated.items() if segment is None or segment.date >= day
+            removed.sentence()
+            for _, removed in sorted(self.removed.items())
+            if removed.until >= at and removed.is_accepted
         ]
 
     def lacking_since(self, at: float) -> Counter[str]:
@@ -198,7 +239,10 @@ def history(
     are added. What cannot be read is added to `gaps`. Raises StoreError.
     """
     failed: dict[Segment, tuple[Footer, StoreError]] = {}
+    snapshots = latest_snapshots(store).values()  # before the segments, which they count
+    footers: list[Footer] = []
     for segment, footer in _footers(store, date_of(since), gaps):
+        footers.append(footer)
         if not _is_known(footer, known):
             try:
                 content = segments.read(store, segment, tables)
@@ -212,6 +256,70 @@ def history(
     for segment, (footer, cause) in failed.items():
         if segment in still_there and not _is_known(footer, known):
             gaps.add(segment, cause)
+    gaps.removed |= {one.until: one for one in _removed(store, date_of(since), footers, snapshots)}
+
+
+class _Claim(NamedTuple):
+    """What the directory held at a Unix time, by what was written then: batches by router id, `Footer.stored`."""
+
+    at: float
+    stored: Mapping[str, list[list[int]]]
+
+
+def _removed(
+    store: FileStore, day: str, footers: Sequence[Footer], snapshots: Iterable[AnalysisSnapshot]
+) -> list[Removed]:
+    """Batches that were stored since a day, by what was written later, and that no footer has. Raises StoreError."""
+    known: defaultdict[str, Numbers] = defaultdict(Numbers)
+
+    def add(batches: Mapping[str, list[list[int]]]) -> int:
+        """Adds to the known batches; returns how many of them are new."""
+        new = 0
+        for router, ranges in batches.items():
+            had, known[router] = len(known[router]), known[router].union(Numbers(ranges=ranges))
+            new += len(known[router]) - had
+        return new
+
+    for footer in footers:
+        add(footer.batches)
+        if isinstance(footer, segments.FirstFooter):
+            add(footer.stored())
+    claims = [_Claim(footer.written_at, footer.stored()) for footer in footers]
+    for snapshot in snapshots:
+        if date_of(snapshot.at) >= day:
+            claims.append(_Claim(snapshot.at, snapshot.stored))
+        else:
+            add(snapshot.stored)
+    claims.sort(key=lambda claim: claim.at)
+    first = claims[0] if claims else None
+    if first and not all(Numbers(ranges=of).is_within(known[router]) for router, of in first.stored.items()):
+        add(_stored_before(store, day, first))
+    removed: list[Removed] = []
+    before = datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()
+    for claim in claims:
+        if new := add(claim.stored):
+            removed.append(Removed(new, before, claim.at, is_accepted=False))
+        before = claim.at
+    accepted = (
+        [date for file in store.list(EXPOSURES) if file.path.endswith(LOST) and (date := _day(file))] if removed else []
+    )
+    return [one._replace(is_accepted=any(one.may_be_of(date) for date in accepted)) for one in removed]
+
+
+def _stored_before(store: FileStore, day: str, first: _Claim) -> Mapping[str, list[list[int]]]:
+    """The batches that were stored before a day, of those that the `first` claim since then has. Raises StoreError."""
+    for segment in reversed([segment for segment in segments.committed(store) if segment.date < day]):
+        with suppress(Missing, Damaged):
+            return segments.read_footer(store, segment).stored()
+    began = min(map(_day, store.list(JOURNAL)), default=None)
+    is_from_the_start = began in (day, date_of(first.at))
+    return {} if is_from_the_start else first.stored  # of a ledger that is older, retention may have deleted them
+
+
+def _day(file: File) -> str:
+    """The day of the folder that a file is in; empty if it is in no day's."""
+    match = _DAY.search(file.path)
+    return match[1] if match else ""
 
 
 def unknown(
@@ -365,7 +473,7 @@ ABANDONED_S = 3600.0
 """The age at which a part without its commit, or a temporary file, counts as left by a crash."""
 
 _log = logging.getLogger("switchyard")
-_DAY = re.compile(RECORDINGS + r"/date=(\d{4}-\d\d-\d\d)/")
+_DAY = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 
 
 def due_for_merging(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
@@ -425,9 +533,8 @@ def tidy(store: FileStore, *, now: float, retention_days: int) -> None:
     oldest = (datetime.fromtimestamp(now, UTC) - timedelta(days=retention_days)).strftime("%Y-%m-%d")
     commits: set[Segment] = set()
     for file in store.list(RECORDINGS):
-        day = _DAY.match(file.path)
         is_abandoned = file.path.endswith(TEMPORARY) and file.modified_at < now - ABANDONED_S
-        if is_abandoned or (day is not None and day[1] < oldest):
+        if is_abandoned or "" < _day(file) < oldest:
             store.delete(file.path)
     for kind in KINDS:  # commits first: the remaining files of a segment without one are ignored
         for file in store.list(kind):

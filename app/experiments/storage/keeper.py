@@ -202,7 +202,7 @@ class StorageManager:
         try:
             exposures = from_batch(batch, self._tables, arrived)
         except ValueError:  # the controller that was killed had refused it, too
-            router.stored.add(batch.number)
+            router.refused.add(batch.number)
             return
         self.waiting.hold(HeldBatch(batch.router, batch.number, exposures, now))
         router.update(batch, batch.sent_at)
@@ -262,14 +262,10 @@ class StorageManager:
                 self._round[1].result(CLOSE_S)
                 self._finish(now)
             if self.open(now):
+                segment = self._segment(now) if self.waiting.since is not None else None
+                snapshots = self._snapshots(states, segment)
                 self._begin(
-                    Round(
-                        writer=self.writer,
-                        now=now,
-                        segment=self._segment(now) if self.waiting.since is not None else None,
-                        entries=self._entries(),
-                        snapshots=states(),
-                    )
+                    Round(writer=self.writer, now=now, segment=segment, entries=self._entries(), snapshots=snapshots)
                 )
                 assert self._round is not None
                 self._round[1].result(CLOSE_S)
@@ -285,12 +281,13 @@ class StorageManager:
         full = self.waiting.records >= FLUSH_RECORDS
         flush = since is not None and (full or now - since >= FLUSH_S)
         due, self._has_reached = flush or self._has_reached, False
+        segment = self._segment(now) if flush else None
         return Round(
             writer=self.writer,
             now=now,
-            segment=self._segment(now) if flush else None,
+            segment=segment,
             entries=self._entries(),
-            snapshots=states() if due else [],
+            snapshots=self._snapshots(states, segment) if due else [],
             look_since=date_of(now - LOOK_S - FLUSH_S) if now - self._looked_at >= LOOK_S else None,
             merge=self._merge(now),
             tidy_days=self.settings.retention_days if now - self._tidied_at >= TIDY_S else None,
@@ -310,6 +307,12 @@ class StorageManager:
         ranges = {name: Numbers(numbers).dump() for name, numbers in batches.items()}
         footer = Footer(written_at=now, batches=ranges, routers=routers)
         return self._target, Exposures.concat([batch.exposures for batch in taken]), footer
+
+    def _snapshots(self, states: States, segment: tuple[Segment, Exposures, Footer] | None) -> list[AnalysisSnapshot]:
+        """The states, with the batches that are in the directory once they are."""
+        routers = self.waiting.routers.items()
+        stored = segment[2].stored() if segment is not None else {name: of.stored.dump() for name, of in routers}
+        return [msgspec.structs.replace(state, stored=stored) for state in states()]
 
     def _entries(self) -> tuple[str, list[JournalEntry]] | None:
         """Entries to write. After a failure the same file again, with entries added meanwhile."""
@@ -366,8 +369,8 @@ class StorageManager:
     def _release(self) -> None:
         """Lets go of what was written ahead of the segments."""
         if self._write_ahead is not None:
-            stored = {name: Numbers(ranges=router.stored.dump()) for name, router in self.waiting.routers.items()}
-            self._write_ahead.release(stored)
+            done = {name: router.stored.union(router.refused) for name, router in self.waiting.routers.items()}
+            self._write_ahead.release(done)
 
     def _take_up(self, entries: Sequence[JournalEntry]) -> None:
         for entry in entries:

@@ -42,6 +42,8 @@ class RouterProgress:
 
     stored: Numbers = field(default_factory=Numbers)
     """Batches that are durably in the directory."""
+    refused: Numbers = field(default_factory=Numbers)
+    """Batches that are no batches: they are not stored, and need not be."""
     counted: Numbers = field(default_factory=Numbers)
     """Batches that the analyses have seen."""
     oldest: int = 1

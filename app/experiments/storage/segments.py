@@ -64,6 +64,9 @@ class Numbers:
         for first, last in self._ranges:
             yield from range(first, last + 1)
 
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last in self._ranges)
+
     def add(self, number: int) -> None:
         """Puts `number` into the set."""
         if self._ranges and number == self._ranges[-1][1] + 1:
@@ -135,6 +138,14 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     """All routers that the controller knew, with this segment counted as stored."""
     merged: bool = False
 
+    def stored(self) -> dict[str, list[list[int]]]:
+        """The batches that were in the directory, by router id, with those of this segment."""
+        return {name: router.stored for name, router in self.routers.items()}
+
+
+class FirstFooter(Footer, frozen=True, kw_only=True):
+    """One of the first version, whose routers' `stored` batches may be such as a router had dropped."""
+
 
 class _FirstRouterState(msgspec.Struct, frozen=True):
     """`RouterRecord` in the first version: in `stored` a number up to which all are stored, then numbers above it."""
@@ -162,7 +173,7 @@ class _FirstFooter(msgspec.Struct, frozen=True, kw_only=True):
             for name, router in self.routers.items()
         }
         batches = {name: Numbers(numbers).dump() for name, numbers in self.batches.items()}
-        return Footer(
+        return FirstFooter(
             written_at=self.written_at, batches=batches, records=self.records, routers=states, merged=self.merged
         )
 

@@ -49,6 +49,9 @@ class FakeAnalysis:
     def look(self, keys: Container[str], now: float) -> None:
         self.looked_at = now
 
+    def latest_looks(self) -> dict[str, float]:
+        return {}
+
     def report_again(self, now: float, older: Container[str]) -> Report:
         return self.report(now)
 
@@ -64,7 +67,7 @@ class FakeAnalysis:
     def set_lost(self, rows: Mapping[str, int]) -> None:
         self.lost = dict(rows)
 
-    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int]) -> None:
+    def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int], gone: Sequence[str] = ()) -> None:
         self.damaged, self.lacking = list(damaged), dict(lacking)
 
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str] = ()) -> None:

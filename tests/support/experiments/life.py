@@ -1,9 +1,10 @@
 """A controller that lives through traffic, redeploys, restarts and decisions, and what its reports said."""
 
+import json
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ SIZE = 100
 """Requests of both routers' batches together."""
 
 WINDOW_S = 300.0
+FORMS = ("text", "json")
 
 
 def declared(weights: tuple[int, int] = (50, 50), sticky: str = "user", **experiment: Any) -> Config:
@@ -80,7 +82,7 @@ class Life:
         """Scores to come."""
         self._behind: Batch | None = None
         """The latest batch of the router that is behind."""
-        self.shown: list[tuple[float, str]] = []
+        self.shown: list[tuple[float, Said]] = []
 
     def _remember(self, world: World, before: int) -> None:
         self.clock.now = START - 3 * DAY_S
@@ -150,9 +152,26 @@ class Life:
         self.clock.now += 1
 
 
-def said(answers: Answers) -> str:
-    answer = answers.answer("GET", f"/experiments/{NAME}/report", {"format": "text"}, b"")
-    return answer.body.decode()
+class Said(NamedTuple):
+    """A report, as it is printed and as data."""
+
+    text: str
+    data: Any
+
+
+def said(answers: Answers) -> Said:
+    text, data = (answers.answer("GET", f"/experiments/{NAME}/report", {"format": form}, b"") for form in FORMS)
+    return Said(text.body.decode(), _rounded(json.loads(data.body)))
+
+
+def _rounded(value: Any) -> Any:
+    """`value` without what depends on how many records were counted together: the last digits of sums, and what
+    detectors take as it comes. An alarm of theirs is in the journal."""
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items() if name != "detector"}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 class Busy(Pace):
@@ -199,6 +218,6 @@ def scores_of(rows: Sequence[Row]) -> list[FeedbackItem]:
     ]
 
 
-def audited(directory: Path, at: float, clock: Clock) -> str:
+def audited(directory: Path, at: float, clock: Clock) -> Said:
     """What the report of the past says, from ledger and journal alone."""
     return said(Answers(RecordedLedger("ledger", directory, unpaced, at=at, clock=clock)))
