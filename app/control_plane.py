@@ -8,11 +8,13 @@ makes a plan: a numbered version of the endpoint's traffic, which is stored with
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
+from app.aio import run_in_background
 from app.config.base import ConfigError
 from app.config.endpoints import MAX_EARLIER, EarlierWeights, Expiry, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
@@ -109,6 +111,70 @@ class ControlPlane(Protocol):
         They count as demand for the control plane's autoscaling until the next report, or for some seconds.
         """
         ...
+
+
+RUNNING_EVERY_S = 5.0
+"""Seconds for which an answer of the control plane is reused."""
+
+_PATIENCE_S = 1.0
+"""Seconds to wait for its list of replicas."""
+
+
+class RunningReplicas:
+    """The running replicas, cached: the control plane serves the whole cluster.
+
+    `control`: None without a control plane. `clock`: monotonic seconds.
+    """
+
+    def __init__(self, control: ControlPlane | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.is_known = control is not None
+        """Whether there is a control plane."""
+        self.last: Replicas | None = None
+        """The control plane's last answer, however old."""
+        self._control, self._clock = control, clock
+        self._known: Replicas | None = None
+        self._asked_at = self._answered_at = float("-inf")
+
+    async def now(self) -> Replicas | None:
+        """The replicas, at most `RUNNING_EVERY_S` old; None if the control plane does not answer, or there is none."""
+        if self._control is None:
+            return None
+        if self._clock() - self._asked_at >= RUNNING_EVERY_S:
+            # Marked before the call: others do not call meanwhile, and one that does not answer is not called all the
+            # time.
+            self._asked_at = self._clock()
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    self._known = self.last = await self._control.replicas()
+                self._answered_at = self._clock()
+            except (UpstreamError, TimeoutError):
+                self._known = None
+            self._asked_at = self._clock()
+        return self._known
+
+    async def latest(self) -> Replicas | None:
+        """As `now`, but the last answer, however old (`silent_s`), if the control plane does not answer."""
+        return await self.now() or self.last
+
+    @asynccontextmanager
+    async def watched(self, seen: Callable[[Replicas], None]) -> AsyncIterator[None]:
+        """Asks again and again while the block runs, and passes on the answers."""
+
+        async def repeat() -> None:
+            while self._control is not None:
+                await asyncio.sleep(RUNNING_EVERY_S)
+                if (replicas := await self.now()) is not None:
+                    seen(replicas)
+
+        async with run_in_background(repeat()):
+            yield
+
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since the control plane's last answer, infinite without any; None if it answers, or there is none."""
+        if self._control is None or self._known is not None:
+            return None
+        return self._clock() - self._answered_at
 
 
 CHANGED_MEANWHILE = "The configuration has changed in the meantime; read the endpoint again"

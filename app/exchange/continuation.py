@@ -396,7 +396,7 @@ class ContinuedStream:
             return False
         if self._delivered.engine:
             return True
-        replicas = self._exchange.state.replicas()
+        replicas = self._exchange.state.running.last
         if replicas is not None and replicas.lacks(self._target.app):
             return False
         now = asyncio.get_running_loop().time()

@@ -93,7 +93,7 @@ async def forward(exchange: Exchange, observer: Observer) -> None:
     primary, *others = state.health.order(candidates, exchange.snapshot)
     # One replacement: more would multiply the load on deployments that already fail. But after the death of an engine
     # the deployment's other replicas come first: they have the room that another deployment may lack.
-    replicas = state.replicas()
+    replicas = state.running.last
     may_repeat = replicas is not None and replicas.running(targets[primary].app) > 1
     called, may_replace = primary, True
     while True:
@@ -176,7 +176,7 @@ class Attempt:
     def __init__(self, exchange: Exchange, observer: Observer, target: Target, *, has_others: bool) -> None:
         """`has_others`: another deployment takes the request if this one has no replica."""
         self._exchange, self._observer, self._target = exchange, observer, target
-        replicas = exchange.state.replicas() if has_others else None
+        replicas = exchange.state.running.last if has_others else None
         self._left_for_others = target.app if replicas is not None and replicas.keeps(target.app) else None
         """The deployment's application, if the request need not wait for a replica of it."""
         self._has_looked_up = self._is_calling = False

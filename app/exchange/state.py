@@ -19,7 +19,7 @@ from app.activity.request_log import RequestLog
 from app.aio import until
 from app.answer_cache import AnswerCache
 from app.config.schema import Config, Task
-from app.control_plane import Replicas
+from app.control_plane import Replicas, RunningReplicas
 from app.dialects.base import EngineRequest
 from app.errors import ClientError, DeadlinePassed, SwitchyardError, Unavailable, Unreachable, UpstreamError
 from app.exchange.cache_salts import CacheSalts
@@ -270,8 +270,7 @@ class RouterState:
     no_engine_s: float = 5.0
     """Seconds without a byte after which the listed requests say of a client that leaves that no engine was there."""
     vacancies: Vacancies = field(default_factory=Vacancies)
-    replicas: Callable[[], Replicas | None] = lambda: None
-    """The replicas by the control plane's last answer; None before the first."""
+    running: RunningReplicas = field(default_factory=lambda: RunningReplicas(None))
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
     """What deployments answer to requests that anybody may send (`Translation.is_shared`)."""
     unserved: UnmetDemand = field(default_factory=UnmetDemand)
@@ -279,12 +278,16 @@ class RouterState:
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     queues: defaultdict[str, AdmissionQueue] = field(init=False)
 
+    def config(self) -> Config | None:
+        """The configuration in force, None before the first."""
+        return self.snapshot.config if self.snapshot is not None else None
+
     def has_no_engine(self, deployment: str) -> bool:
         """Whether no engine of the deployment can answer, as far as is known: none runs, or its breaker is open."""
         if deployment in self.health.open():
             return True
         settings = self.snapshot.config.deployments.get(deployment) if self.snapshot is not None else None
-        return settings is not None and (replicas := self.replicas()) is not None and replicas.lacks(settings.app)
+        return settings is not None and (replicas := self.running.last) is not None and replicas.lacks(settings.app)
 
     def __post_init__(self) -> None:
         self.queues = defaultdict(partial(AdmissionQueue, self.telemetry.routing))

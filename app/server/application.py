@@ -33,8 +33,7 @@ from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.access.issued import IssuedKeys
 from app.activity.reporter import ActivityReporter
 from app.config.base import ConfigError
-from app.config.schema import Config
-from app.control_plane import ControlPlane
+from app.control_plane import ControlPlane, RunningReplicas
 from app.dialects.base import JSON, Dialect, Request
 from app.dialects.bodies import dump
 from app.dialects.openai.dialect import OpenAI
@@ -78,7 +77,7 @@ from app.server.models import ModelsApi
 from app.server.openapi import Operation, document, operations, with_endpoints
 from app.server.operations import Services, WatchedController, ask
 from app.server.overview import OverviewApi
-from app.server.replicas import Readiness, RunningReplicas, UnservedDemand
+from app.server.replicas import Readiness, UnservedDemand
 from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
 from app.server.unknown_routes import UnknownRoutes
@@ -215,10 +214,9 @@ class Router:
         )
         if self._sender is not None:
             self.state.exchange_pins, pins.on_pin = self._sender.exchange, self._sender.wake
-        self._running = running = RunningReplicas(control)
-        self.state.replicas = lambda: running.last
+        self._running = running = self.state.running = RunningReplicas(control)
         self._readiness = Readiness(self._upstream.probe, running)
-        keeping = AuditKeeping(controller, self._config, environment.ledger_base, clock)
+        keeping = AuditKeeping(controller, self.state.config, environment.ledger_base, clock)
         self._audit = AuditLog(keeping.keep, clock)
         self._demand = UnservedDemand(self.state.unserved, self._views, control)
         services = Services(
@@ -285,8 +283,8 @@ class Router:
         starlette.router.redirect_slashes = False
         starlette.router.default = _no_route
         exact = ExactPathRouter(endpoints, NoSniffing(starlette))
-        guarded = BrowserGuard(exact, self._config, self._paths, _refused)
-        self.app: ASGIApp = CloseUnread(LiveCORS(HTTP10(StripTrailingSlash(guarded)), self._config))
+        guarded = BrowserGuard(exact, self.state.config, self._paths, _refused)
+        self.app: ASGIApp = CloseUnread(LiveCORS(HTTP10(StripTrailingSlash(guarded)), self.state.config))
 
     def reconfigure(self, config: object) -> None:
         """Serves with `config` (a Config, or plain data) from the next request on.
@@ -372,9 +370,6 @@ class Router:
 
     def _queued(self) -> Mapping[str, int]:
         return {name: queue.waiting for name, queue in self.state.queues.items()}
-
-    def _config(self) -> Config | None:
-        return self.state.snapshot.config if self.state.snapshot is not None else None
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

@@ -15,7 +15,7 @@ from starlette.requests import Request as HTTPRequest
 
 from app.aio import run_in_background
 from app.config.schema import Config
-from app.control_plane import Replicas
+from app.control_plane import Replicas, RunningReplicas
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.common.requests import model_names
@@ -24,7 +24,6 @@ from app.misspellings import question
 from app.server.colours import deployment_colours
 from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, openai_words
 from app.server.overview_document import Present, endpoints_document
-from app.server.replicas import RunningReplicas
 from app.telemetry.periods import Arm
 from app.telemetry.recent import EVERY_S, Counts, Recent, RecentCounts, called, in_flight
 

@@ -5,8 +5,7 @@ replicas decides, and no application is probed: one that runs now may be scaled 
 replicas by itself. An application that is scaled to zero is ready, since its first request starts a replica; one that
 is starting is not. Servers elsewhere are probed.
 
-- The replicas that the control plane runs, cached: its controller serves the whole cluster.
-- Reports to the control plane the requests for which this router's applications lack replicas.
+Reports to the control plane the requests for which this router's applications lack replicas.
 """
 
 import asyncio
@@ -20,72 +19,11 @@ from app.access.caller import ConfigViews
 from app.aio import run_in_background
 from app.answer_cache import AnswerCache
 from app.config.schema import Config
-from app.control_plane import ControlPlane, Replicas
+from app.control_plane import ControlPlane, Replicas, RunningReplicas
 from app.errors import UpstreamError
 from app.routing.admission import UnmetDemand
 from app.telemetry.logs import event
 from app.upstream.target import Target
-
-RUNNING_EVERY_S = 5.0
-"""Seconds for which an answer of the control plane is reused."""
-
-PATIENCE_S = 1.0
-"""Seconds to wait for the control plane."""
-
-
-class RunningReplicas:
-    """The running replicas. `control`: None without a control plane. `clock`: monotonic seconds."""
-
-    def __init__(self, control: ControlPlane | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.is_known = control is not None
-        """Whether there is a control plane."""
-        self.last: Replicas | None = None
-        """The control plane's last answer, however old."""
-        self._control, self._clock = control, clock
-        self._known: Replicas | None = None
-        self._asked_at = self._answered_at = float("-inf")
-
-    async def now(self) -> Replicas | None:
-        """The replicas, at most `EVERY_S` old; None if the control plane does not answer, or there is none."""
-        if self._control is None:
-            return None
-        if self._clock() - self._asked_at >= RUNNING_EVERY_S:
-            # Marked before the call: others do not call meanwhile, and one that does not answer is not called all the
-            # time.
-            self._asked_at = self._clock()
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    self._known = self.last = await self._control.replicas()
-                self._answered_at = self._clock()
-            except (UpstreamError, TimeoutError):
-                self._known = None
-            self._asked_at = self._clock()
-        return self._known
-
-    async def latest(self) -> Replicas | None:
-        """As `now`, but the last answer, however old (`silent_s`), if the control plane does not answer."""
-        return await self.now() or self.last
-
-    @asynccontextmanager
-    async def watched(self, seen: Callable[[Replicas], None]) -> AsyncIterator[None]:
-        """Asks again and again while the block runs, and passes on the answers."""
-
-        async def repeat() -> None:
-            while self._control is not None:
-                await asyncio.sleep(RUNNING_EVERY_S)
-                if (replicas := await self.now()) is not None:
-                    seen(replicas)
-
-        async with run_in_background(repeat()):
-            yield
-
-    @property
-    def silent_s(self) -> float | None:
-        """Seconds since the control plane's last answer, infinite without any; None if it answers, or there is none."""
-        if self._control is None or self._known is not None:
-            return None
-        return self._clock() - self._answered_at
-
 
 CACHE_S = 1.0
 """Seconds between two probes of a server, however many requests come."""

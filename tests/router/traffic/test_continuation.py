@@ -19,6 +19,7 @@ from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from app.control_plane import RUNNING, Replicas
+from app.exchange.state import Departure, Vacancies
 from app.exposures.wire import Failure
 from app.internal_api import (
     AFFINITY_HEADER,
@@ -221,7 +222,7 @@ def test_a_request_for_a_whole_answer_kills_two_engines_of_many_and_is_refused(r
         rig.change(endpoints={"chat": {"tasks": [name], "traffic": {"blue": 100}}}, defaults={name: "chat"})
     rig.engine.answer = every_route(rig.engine)
     answer = Replicas({"blue": {RUNNING: 9}}, {})
-    rig.router.state.replicas = lambda: answer
+    rig.router.state.running.last = answer
     path, body = WHOLE[name]
 
     def ask(**fields: Any) -> httpx.Response:
@@ -249,7 +250,7 @@ def with_green(rig: ContinuingRig, running: int, asleep: Collection[str] = ()) -
     deployments = {**rig.config["deployments"], "green": green}
     rig.change(endpoints={"chat": endpoint}, deployments=deployments, defaults={"chat": "chat"})
     answer = Replicas({"blue": {RUNNING: running}, "green": {RUNNING: 1}}, {}, asleep)
-    rig.router.state.replicas = lambda: answer
+    rig.router.state.running.last = answer
 
 
 @pytest.mark.parametrize(("running", "serves"), [(2, "blue"), (1, "green")])
@@ -321,13 +322,13 @@ def test_a_request_that_waits_where_no_replica_is_left_goes_elsewhere(rig: Conti
     """The ingress has it wait at Serve's own proxy, if a replica dies while it calls it."""
     with_green(rig, 1)
     left, state = Replicas({"blue": {"STARTING": 1}, "green": {RUNNING: 1}}, {}), rig.router.state
-    before = state.replicas()
 
-    def replicas() -> Replicas | None:
-        asyncio.get_running_loop().call_later(0.3, state.vacancies.seen, left)
-        return before
+    class Leaving(Vacancies):
+        def departure(self, application: str, deadline: float) -> Departure:
+            asyncio.get_running_loop().call_later(0.3, self.seen, left)
+            return super().departure(application, deadline)
 
-    state.replicas = replicas
+    state.vacancies = Leaving()
     rig.engine.answer = lambda body: stream([20.0, chunk("late")])
     answer = rig.ask("azure", stream=streamed)
     assert (answer.status_code, answer.headers["azureml-model-deployment"]) == (200, "green")
@@ -432,7 +433,7 @@ NOT_THERE: Mapping[str, tuple[dict[str, float], list[Fate]]] = {
 def no_replica(rig: ContinuingRig) -> None:
     """The control plane knows that blue's only replica is gone."""
     starting = Replicas({"blue": {"STARTING": 1}}, {})
-    rig.router.state.replicas = lambda: starting
+    rig.router.state.running.last = starting
 
 
 @pytest.mark.parametrize("name", NOT_THERE)

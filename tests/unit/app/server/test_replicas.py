@@ -8,10 +8,10 @@ import pytest
 
 from app.access.caller import ConfigViews
 from app.config.schema import parse
-from app.control_plane import Replicas
+from app.control_plane import RUNNING_EVERY_S, Replicas, RunningReplicas
 from app.errors import Unavailable
 from app.routing.admission import UnmetDemand
-from app.server.replicas import CACHE_S, RUNNING_EVERY_S, Readiness, RunningReplicas, UnservedDemand, document
+from app.server.replicas import CACHE_S, Readiness, UnservedDemand, document
 from app.upstream.target import RuntimeEnvironment, Target, targets
 from tests.support.processes.fake_control_plane import MemoryControl
 
