@@ -33,7 +33,7 @@ from app.dialects.friendli.completion_request import (
     lengths,
     with_bad_words,
 )
-from app.dialects.friendli.detection import Form, form
+from app.dialects.friendli.fields import Form, form
 from app.dialects.friendli.rules import read_completions
 from app.engine.context import PromptTokens
 from app.engine.errors import MALFORMED_RESPONSE

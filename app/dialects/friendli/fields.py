@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.dialects.base import is_openais_sdk
 from app.dialects.bodies import Problem, validated, value_at
 from app.dialects.common.fields import (
     GREEDY_N,
@@ -26,6 +27,20 @@ from app.dialects.common.fields import (
 )
 from app.errors import BadRequest, ClientError, Unprocessable
 from app.internal_api import LARGEST_SEED, MAX_BAD_WORDS, MAX_BEAMS, MAX_SEEDS, MAX_STOP_STRINGS
+
+Form = Literal["classic", "modern"]
+"""Which events a client reads in a stream, in which alone the two differ: OpenAI's chunks ("modern", the current SDK),
+or those of Friendli's documentation ("classic", the previous one)."""
+
+SDK = "friendli-core"
+"""A part of the current SDK's user agent."""
+
+
+def form(headers: Mapping[str, str]) -> Form:
+    """The form of stream that a client reads. The OpenAI SDK on Friendli's own paths reads OpenAI's chunks."""
+    is_modern = SDK in headers.get("user-agent", "") or is_openais_sdk(headers)
+    return "modern" if is_modern else "classic"
+
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]

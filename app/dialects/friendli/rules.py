@@ -24,12 +24,12 @@ from app.dialects.common.fields import (
     is_true,
     values,
 )
-from app.dialects.friendli.detection import Form
 from app.dialects.friendli.fields import (
     EXCLUDED_STOP,
     TOOLS,
     Completions,
     ExactFields,
+    Form,
     GenerationFields,
     Microseconds,
     Phrase,

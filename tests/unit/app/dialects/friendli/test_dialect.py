@@ -8,8 +8,8 @@ from starlette.datastructures import Headers
 
 from app.config.schema import parse as parse_config
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest, Reply, Request
-from app.dialects.friendli.detection import form
 from app.dialects.friendli.dialect import Friendli
+from app.dialects.friendli.fields import form
 from app.dialects.registry import DIALECTS
 from app.engine.errors import engine_error
 from app.engine.output import Usage
