@@ -3,20 +3,25 @@
 The keys cannot be mistaken for text: inside a JSON string their quotes would be escaped. Contract: vLLM 0.29's chat and
 text completions, `/v1/messages` and `/v1/responses`.
 
-Checks that an answer has the form that its request asked for: JSON, or a tool call.
+- The content of vLLM's answers: texts, tool calls, vectors. Reasoning is not part of it.
+- Checks that an answer has the form that its request asked for: JSON, or a tool call.
+- Corrects the end of a stream whose tool call was cut short.
 """
 
+import base64
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
-from app.engine.collectors import MALFORMED, content_of, forces_a_call
 from app.internal_api import EXTENDED_PATH
+from app.sse import Decoder, Framer
 
 _CALLS = rb'"tool_calls": ?\[\s*\{|"type": ?"(?:tool_use|function_call)"'
 _VISIBLE_TEXT = rb'(?: |\\[nrt])*+(?:[^"\\ ]|\\[^nrt])'
@@ -105,6 +110,104 @@ def find_id(payload: bytes) -> bytes | None:
     return found[1] if found else None
 
 
+MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions that reading a malformed answer raises."""
+
+
+class CollectedToolCall(NamedTuple):
+    """A tool call; the arguments are JSON, as far as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class Content:
+    """The texts of an answer, and its tool calls, under any keys that distinguish them."""
+
+    texts: defaultdict[Any, str] = field(default_factory=lambda: defaultdict(str))
+    names: defaultdict[Any, str] = field(default_factory=lambda: defaultdict(str))
+    arguments: defaultdict[Any, str] = field(default_factory=lambda: defaultdict(str))
+
+    @property
+    def calls(self) -> list[CollectedToolCall]:
+        """The tool calls, by choice and number."""
+        return [CollectedToolCall(self.names[key], arguments) for key, arguments in sorted(self.arguments.items())]
+
+    def add_message(self, message: Mapping[str, Any], key: Any) -> None:
+        """A chat's message, or a delta of it."""
+        self.texts[key] += message.get("content") or ""
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            of_call = key, call.get("index", number)
+            self.names[of_call] += call["function"].get("name") or ""
+            self.arguments[of_call] += call["function"].get("arguments") or ""
+
+    def add_call(self, key: Any, name: str, arguments: str) -> None:
+        """A whole call, or the beginning of one."""
+        self.names[key] += name
+        self.arguments[key] += arguments
+
+
+def content_of(answer: bytes, *, stream: bool) -> Content:
+    """The content of a whole answer, or of a stream that has ended. Raises `MALFORMED`."""
+    return _streamed(answer) if stream else _whole(from_json(answer))
+
+
+def vectors_of(answer: bytes) -> list[Sequence[float]]:
+    """The vectors of an answer to an embeddings request; of a partial answer, those that are complete. Raises
+    `MALFORMED`.
+    """
+    found: list[Sequence[float]] = []
+    for item in from_json(answer, allow_partial=True).get("data", ()):
+        if (value := item.get("embedding")) is None:  # cut off
+            break
+        vector = array("f", base64.b64decode(value, validate=True)) if isinstance(value, str) else array("d", value)
+        if found and len(vector) != len(found[0]):
+            break
+        found.append(vector)
+    return found
+
+
+def _whole(answer: Mapping[str, Any]) -> Content:
+    content = Content()
+    for number, choice in enumerate(answer.get("choices", ())):
+        content.add_message(choice.get("message") or {"content": choice["text"]}, number)
+    for number, block in enumerate(answer.get("content", ())):  # a message of Anthropic's
+        if block["type"] == "tool_use":
+            content.add_call(number, block.get("name") or "", to_json(block.get("input") or {}).decode())
+        elif block["type"] == "text":
+            content.texts[number] = block["text"]
+    for number, item in enumerate(answer.get("output", ())):  # a response
+        if item["type"] == "function_call":
+            content.add_call(number, item.get("name") or "", item["arguments"])
+        elif item["type"] == "message":
+            content.texts[number] = "".join(part.get("text") or "" for part in item["content"])
+    return content
+
+
+def _streamed(answer: bytes) -> Content:
+    content = Content()
+    for event in _events(answer):
+        if event.get("type") == "response.completed":
+            return _whole(event["response"])
+        for choice in event.get("choices", ()):
+            content.add_message(choice.get("delta") or {"content": choice.get("text")}, choice["index"])
+        if event.get("type") == "content_block_start" and event["content_block"]["type"] == "tool_use":
+            content.add_call(event["index"], event["content_block"].get("name") or "", "")
+        elif event.get("type") == "content_block_delta":
+            delta = event["delta"]
+            content.texts[event["index"]] += delta.get("text", "")
+            if "partial_json" in delta:
+                content.arguments[event["index"]] += delta["partial_json"]
+    return content
+
+
+def _events(stream: bytes) -> Iterator[dict[str, Any]]:
+    for event in Decoder().feed(stream):
+        if event.data != "[DONE]":
+            yield from_json(event.data)
+
+
 # It is parsed as a client would parse it, but not checked against the schema: that is the engine's task, and an answer
 # that was cut short does not even parse.
 
@@ -129,6 +232,14 @@ def promised(body: Mapping[str, Any]) -> Promise | None:
         return Promise.JSON
     schemas = (_at(body, "structured_outputs", "json"), _at(body, "output_config", "format", "schema"))
     return Promise.JSON if any(schema is not None for schema in schemas) else None
+
+
+def forces_a_call(body: Mapping[str, Any]) -> bool:
+    """Whether a vLLM request must be answered with a tool call."""
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict):
+        return choice.get("type") not in ("auto", "none")
+    return choice == "required"
 
 
 def is_kept(promise: Promise, answer: bytes, *, stream: bool) -> bool:
@@ -199,3 +310,93 @@ def max_tokens(body: Mapping[str, Any]) -> int | None:
             found: int | None = body[name]
             return None if found is None else max(-_LARGEST, min(found, _LARGEST))
     return None
+
+
+# vLLM's streams show a call that is cut short as far as it got, but end as if it were complete, so the ends of all
+# streams with calls are corrected. Contract: vLLM 0.29, `parser/abstract_parser.py`, `tool_parsers`,
+# `entrypoints/openai/chat_completion`.
+
+
+class CutCalls:
+    """Corrects the end of one stream: a call whose arguments are not complete was cut short.
+
+    vLLM's chats call that `tool_calls`, and its messages `tool_use`, unless the request names the tool.
+    `is_forced`: a call without any arguments was cut, too. Where the model chose to call, some parsers send none for a
+    function without parameters.
+    """
+
+    def __init__(self, path: str, *, is_forced: bool = True) -> None:
+        self._is_forced = is_forced
+        self._correct = self._message if path == "/v1/messages" else self._chat
+        self._framer = Framer()
+        self._arguments: defaultdict[int, str] = defaultdict(str)
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The whole frames so far."""
+        frames = self._framer.feed(chunk)
+        if frames.find(b'"tool_') < 0 and frames.find(b'"input_json_delta"') < 0:
+            return frames
+        return b"".join(self._frame(frame + b"\n\n") for frame in frames.split(b"\n\n")[:-1])
+
+    def _frame(self, frame: bytes) -> bytes:
+        head, mark, data = frame.partition(b"data: ")
+        try:
+            event = from_json(data)
+            is_changed = self._correct(event)
+        except MALFORMED:
+            return frame  # the stream's own check finds it
+        return head + mark + to_json(event) + b"\n\n" if is_changed else frame
+
+    def _chat(self, chunk: dict[str, Any]) -> bool:
+        is_changed = False
+        for choice in chunk["choices"]:
+            for call in choice["delta"].get("tool_calls") or ():
+                if call.get("id"):
+                    self._arguments[choice["index"]] = ""
+                self._arguments[choice["index"]] += (call.get("function") or {}).get("arguments") or ""
+            if choice.get("finish_reason") == "tool_calls" and self._is_cut(choice["index"]):
+                choice["finish_reason"], is_changed = "length", True
+        return is_changed
+
+    def _message(self, event: dict[str, Any]) -> bool:
+        if event["type"] == "content_block_start":
+            self._arguments.clear()
+        elif event["type"] == "content_block_delta":
+            self._arguments[0] += event["delta"].get("partial_json", "")
+        elif event["type"] == "message_delta" and event["delta"].get("stop_reason") == "tool_use" and self._is_cut(0):
+            event["delta"]["stop_reason"] = "max_tokens"
+            return True
+        return False
+
+    def _is_cut(self, choice: int) -> bool:
+        """Whether the last call's arguments are the beginning of a JSON object, and no more."""
+        text = self._arguments[choice]
+        try:
+            from_json(text)
+        except ValueError:
+            return _is_a_beginning(text) if text else self._is_forced
+        return False
+
+
+def _is_a_beginning(text: str) -> bool:
+    try:
+        from_json(text, allow_partial=True)
+    except ValueError:
+        return False
+    return True
+
+
+def cut_calls(path: str, body: Mapping[str, Any]) -> CutCalls | None:
+    """The correction of the stream of a vLLM request whose answer may have calls; None for any other stream."""
+    if path not in _MISNAMED or ("tools" not in body and "tool_choice" not in body):
+        return None
+    is_forced = forces_a_call(body)
+    return CutCalls(path, is_forced=is_forced) if is_forced or _may_call(body) else None
+
+
+def _may_call(body: Mapping[str, Any]) -> bool:
+    choice = body.get("tool_choice")
+    return bool(body.get("tools")) and (choice.get("type") if isinstance(choice, dict) else choice) != "none"
+
+
+_MISNAMED = frozenset({"/v1/chat/completions", "/v1/messages"})

@@ -19,7 +19,7 @@ from app.config.schema import Timeouts
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest, Flow, Reply, ServingContext, Stream
 from app.dialects.bodies import value_at
 from app.engine.answers import JSON, checked_answer
-from app.engine.collectors import CutCalls, StreamCollector, cut_calls
+from app.engine.collectors import StreamCollector
 from app.engine.constraints import THIS_CONSTRAINT, constrained_field
 from app.engine.context import counted
 from app.engine.errors import (
@@ -33,7 +33,7 @@ from app.engine.errors import (
     with_own_field,
     with_public_name,
 )
-from app.engine.output import max_tokens, usage_of_answer
+from app.engine.output import CutCalls, cut_calls, max_tokens, usage_of_answer
 from app.errors import (
     BadRequest,
     Broken,

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from app.engine.collectors import MALFORMED, CollectedToolCall, Content, content_of, vectors_of
-from app.engine.output import Promise, is_kept
+from app.engine.output import MALFORMED, CollectedToolCall, Content, Promise, content_of, is_kept, vectors_of
 from app.exposures.wire import FinishCode
 
 Values = dict[str, Any]

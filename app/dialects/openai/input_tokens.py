@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from app.dialects.base import Reply, ServingContext, immutable
 from app.dialects.bodies import dump
 from app.dialects.common.requests import DirectTranslation
-from app.engine.collectors import MALFORMED
+from app.engine.output import MALFORMED
 from app.errors import BadRequest
 
 PASSED = frozenset({"chat_template_kwargs", "model"})
