@@ -1,6 +1,6 @@
 """Each operation's request and answer: from the client's body to the engine request, and back.
 
-Also response objects, whole and in streams, where vLLM's differ from OpenAI's.
+Also response objects, whole and in streams, where vLLM's differ from OpenAI's; and functions, the former form of tools.
 """
 
 import re
@@ -22,24 +22,22 @@ from app.dialects.common.requests import (
     SingleCallFilter,
     ask_for_usage,
     check_copies,
+    check_function,
     drop_unasked,
     greedy,
     settle_format,
     settle_messages,
     with_single_call,
 )
-from app.dialects.common.streams import PassthroughStream, StreamedItems, StreamFormat
+from app.dialects.common.streams import PassthroughStream, StreamedItems, StreamFormat, read_chunk
 from app.dialects.openai import azure_ml, cohere, fields, scoring
 from app.dialects.openai import fields as vllm_fields
 from app.dialects.openai.errors import CHUNKS, COMPLETIONS, EVENTS, failed_events
 from app.dialects.openai.input_tokens import PASSED, CountTranslation, tokenized
 from app.dialects.openai.tools import (
-    replace_functions,
     settle_chat_tools,
     settle_items,
     settle_tools,
-    stream_frame,
-    whole_answer,
 )
 from app.errors import BadRequest, SwitchyardError
 from app.sse import encode
@@ -161,6 +159,76 @@ def _cut(done: bytes) -> bytes:
         return b""
     event = from_json(done.partition(b"\ndata: ")[2])
     return encode(dump({**event, "item": {**event["item"], "status": "incomplete"}}), type=event["type"])
+
+
+# OpenAI's former form of tools, `functions` and `function_call`, which vLLM does not have. The engine gets tools, of
+# which the model may make one call, and the client gets that call in the former form.
+# Contract: OpenAI's API reference, "Create chat completion", the fields that it calls deprecated.
+
+_TOOL_CALLS = b'"tool_calls"'
+
+
+def replace_functions(body: dict[str, Any]) -> bool:
+    """Puts tools in the place of a checked chat body's functions, in its messages too; returns whether it had any."""
+    body["messages"] = _with_calls(body["messages"])
+    functions, choice = body.pop("functions", None), body.pop("function_call", None)
+    if not functions:
+        return False
+    for number, function in enumerate(functions):
+        check_function(function, f"functions[{number}]")
+    body["tools"] = [{"type": "function", "function": function} for function in functions]
+    body["parallel_tool_calls"] = False
+    if choice is not None:
+        body["tool_choice"] = choice if isinstance(choice, str) else {"type": "function", "function": choice}
+    return True
+
+
+def _with_calls(messages: list[Any]) -> list[Any]:
+    """The messages with tool calls for function calls. A result belongs to the last call, or stands alone."""
+    if "function" not in {message["role"] for message in messages} and "function_call" not in set().union(*messages):
+        return messages
+    replaced, call_id = [], ""
+    for number, message in enumerate(messages):
+        if "function_call" in message:
+            call_id = f"call_{number}"
+            call = {"id": call_id, "type": "function", "function": message["function_call"]}
+            message = {**_without(message, frozenset({"function_call"})), "tool_calls": [call]}
+        elif message["role"] == "function":
+            message = {**message, "role": "tool", "tool_call_id": call_id or f"call_{number}"}
+        replaced.append(message)
+    return replaced
+
+
+def whole_answer(answer: bytes) -> bytes:
+    """A whole chat completion with the former form of its calls."""
+    completion = from_json(answer)
+    completion["choices"] = [_with_function_call(choice, "message") for choice in completion["choices"]]
+    return dump(completion)
+
+
+def stream_frame(frame: bytes) -> bytes:
+    """A stream's frame with the former form of its calls."""
+    if _TOOL_CALLS not in frame:
+        return frame
+    chunk = read_chunk(frame)
+    return encode(dump({**chunk, "choices": [_with_function_call(choice, "delta") for choice in chunk["choices"]]}))
+
+
+def _with_function_call(choice: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """A choice whose message, or delta, has the first of its tool calls as `function_call`."""
+    calls = choice[part].get("tool_calls") or []
+    message = _without(choice[part], frozenset({"tool_calls"}))
+    for call in calls:
+        if call.get("index", 0) == 0:
+            message["function_call"] = {
+                name: call["function"][name] for name in _MEMBERS_OF_CALLS if name in call["function"]
+            }
+            break
+    ended = choice.get("finish_reason")
+    return {**choice, part: message, "finish_reason": "function_call" if ended == "tool_calls" else ended}
+
+
+_MEMBERS_OF_CALLS = ("name", "arguments")
 
 
 AnyRequest = TypeVar("AnyRequest", bound=fields.OperationBody)

@@ -19,7 +19,7 @@ from app.dialects.base import Call, ParseContext, Request
 from app.dialects.common.streams import PassthroughStream
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openai.errors import CHUNKS
-from app.dialects.openai.tools import stream_frame, whole_answer
+from app.dialects.openai.translations import stream_frame, whole_answer
 from app.errors import BadRequest
 from app.exchange.request import check_constraints
 from tests.support.clients.response_items import ITEMS, sample
