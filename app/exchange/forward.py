@@ -1,6 +1,6 @@
 """From a parsed call to the written response: engine requests, one retry, timeouts, streams.
 
-`forward` calls a deployment, and another one if it fails; an `Attempt` is one such call, and a `Relay` its stream.
+`forward` calls a deployment, and another one if it fails; an `Attempt` is one such call.
 """
 
 import asyncio
@@ -14,33 +14,29 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 from pydantic_core import from_json
 
-from app.aio import STOPPED, IdleTimeout, run_until_blocked, until, within
+from app.aio import IdleTimeout, until
 from app.config.schema import Timeouts
-from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest, Flow, Reply, ServingContext, Stream
+from app.dialects.base import EngineRequest, Flow, Reply, ServingContext
 from app.dialects.bodies import value_at
 from app.engine.answers import JSON, checked_answer
 from app.engine.collectors import StreamCollector
 from app.engine.constraints import THIS_CONSTRAINT, constrained_field
 from app.engine.context import counted
 from app.engine.errors import (
-    ENDED_EARLY,
-    MALFORMED_RESPONSE,
     NOT_FETCHED,
     TOO_COSTLY,
-    error_in_first_chunk,
     field_named_in,
     media_refused,
     with_own_field,
     with_public_name,
 )
-from app.engine.output import CutCalls, cut_calls, max_tokens, usage_of_answer
+from app.engine.output import cut_calls, max_tokens, usage_of_answer
 from app.errors import (
     BadRequest,
     Broken,
     ContextExceeded,
     DeadlinePassed,
     Death,
-    Incomplete,
     MalformedAnswer,
     Rejected,
     SwitchyardError,
@@ -50,12 +46,12 @@ from app.errors import (
     UpstreamError,
 )
 from app.exchange.cache_salts import check_salt
-from app.exchange.continuation import ContinuedStream, DeliveredStream
 from app.exchange.engine_input import check_costs, check_input, check_resumed, is_long_to_count
 from app.exchange.exchange import Exchange
 from app.exchange.observers import Observer
 from app.exchange.request import refused_field
-from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted, names_of
+from app.exchange.response import names_of
+from app.exchange.stream import ContinuedStream, DeliveredStream, Relay, malformed_answers
 from app.internal_api import NO_WAIT_HEADER, REPLICA_HEADER
 from app.long_json import LONG_BODY
 from app.telemetry.logs import event, where
@@ -80,7 +76,6 @@ _LONG_REQUEST = 256 * 1024
 """Bytes. Some replies repeat the request's texts."""
 _WRITTEN_AT_ONCE = 256 * 1024
 """Bytes. The server would hold a longer answer, uncounted, for as long as its client reads nothing."""
-_MAX_ROLE_BYTES = 64 * 1024
 _NO_LIMIT = nullcontext()
 
 
@@ -431,7 +426,7 @@ class Attempt:
                 raise BadRequest("resume: streams of this kind cannot be continued", param="resume")
             if constrained_field(request.body) is not None:
                 with until(exchange.deadline):
-                    await self._check_second_event(chunks)
+                    await chunks.check_second_event(exchange.snapshot.config.timeouts.idle_s)
             await exchange.writer.start_stream(
                 stream.headers, has_ended=lambda: stream.has_ended, tokens_sent=lambda: chunks.tokens_sent
             )
@@ -441,24 +436,6 @@ class Attempt:
             await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline, silent_s)
         finally:
             chunks.close()
-
-    async def _check_second_event(self, chunks: ContinuedStream) -> None:
-        """Waits for the second event and raises the engine's error if it is one. The chunks can still be read.
-
-        An engine that cannot follow a schema fails after the event with a chat's role. No status has been sent then.
-        """
-        received = b""
-        try:
-            with within(self._exchange.snapshot.config.timeouts.idle_s):
-                async for chunk in chunks:
-                    received += chunk
-                    if received.count(b"\n\n") > 1 or len(received) > _MAX_ROLE_BYTES:
-                        break
-        except TimeoutError as error:
-            raise TimedOut(STOPPED) from error
-        if (failure := error_in_first_chunk(received.partition(b"\n\n")[2])) is not None:
-            raise failure
-        chunks.unread(received)
 
     # The answer as a whole
 
@@ -599,119 +576,6 @@ class Attempt:
         if size <= LONG_BODY:
             return None
         return lambda body, target: bodies.work(size, encoded_in_pieces, body, target)
-
-
-class Relay:
-    """Relays one deployment stream to the client.
-
-    Each chunk is passed on in the callback that receives it: the request's task only waits for the end, or for a client
-    that reads slowly.
-    """
-
-    def __init__(
-        self,
-        stream: Stream,
-        names: DeploymentNames,
-        writer: ResponseWriter,
-        observer: Observer,
-        cut: CutCalls | None,
-    ) -> None:
-        """`cut` corrects the deployment's stream before anything else reads it."""
-        self._stream, self._writer, self._cut = stream, writer, cut
-        self._names = EventNames(names, stream.check)
-        self._observer, self._takers = observer, observer.takers
-        self._clock = asyncio.get_running_loop().time
-        self._rest = b""
-        self._signing: asyncio.Future[None] | None = None
-
-    async def run(self, chunks: ContinuedStream, idle_s: float, deadline: float, silent_s: float) -> None:
-        """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection.
-
-        After each `silent_s` seconds without a chunk, while engines are lost or not, the client gets a sign of life.
-        """
-        end = b""
-        try:
-            with malformed_answers():
-                with IdleTimeout(idle_s, deadline, silent_s, self._show_life) as self._idle:
-                    chunks.survive(self._idle, lambda: self._stream.has_ended)
-                    self._rest = self._translated(await chunks.each(self._pass_on))
-                if self._stream.failure is not None:
-                    raise self._stream.failure
-                if end := self._stream.close():
-                    self._writer.fail(Incomplete(ENDED_EARLY))
-        except SwitchyardError as error:
-            end = self._stream.fail(error)
-            self._writer.fail(error)
-        finally:
-            if self._signing is not None:
-                self._signing.cancel()
-            # A client may hang up at the terminal event, before the deployment's connection has ended.
-            is_complete = self._stream.has_ended and self._writer.failure is None
-            self._observer.streamed(self._clock(), in_order=is_complete)
-            self._writer.record.usage = self._stream.usage
-            if self._stream.usage is None or not is_complete:
-                self._count_sent()
-        if self._writer.failure is not None and self._stream.aborts:
-            if self._rest:
-                await self._writer.send_chunk(self._rest)
-            raise StreamAborted
-        await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False) if end else b"")
-
-    def _count_sent(self) -> None:
-        """Counts what the client had of an answer that the engine has not counted, or not to its end."""
-        record = self._writer.record
-        tokens, events = self._writer.sent()
-        if events is not None:
-            events += self._rest.count(b"\n\n")
-        if record.usage is None:
-            record.sent_tokens, record.sent_events = tokens, events
-        else:
-            counted = record.usage.completion_tokens
-            # Not every event is a token.
-            known = tokens if tokens is not None else 0 if counted else events
-            record.usage = replace(record.usage, completion_tokens=max(counted, known or 0))
-
-    def _show_life(self) -> None:
-        """Sends the client a sign of life, if it has read the last one."""
-        if self._stream.has_ended or (self._signing is not None and not self._signing.done()):
-            return
-        if sign := self._stream.keep_alive:
-            sending = self._writer.keep_alive(self._names.renamed(sign, are_checked=False))
-            if (unread := run_until_blocked(sending)) is not None:
-                self._signing = asyncio.ensure_future(unread)
-
-    def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
-        data = self._translated(chunk)
-        if self._stream.failure is not None:
-            self._rest = data
-            raise self._stream.failure
-        return run_until_blocked(self._writer.send_chunk(data)) if data else None
-
-    def _translated(self, chunk: bytes) -> bytes:
-        """Translates a chunk for the client, and passes it to the request's observer."""
-        if self._cut is not None:
-            chunk = self._cut.feed(chunk)
-        data = self._stream.feed(chunk)
-        self._idle.last = now = self._clock()
-        for take in self._takers:
-            take(now, chunk)
-        if not data:
-            return b""
-        self._idle.shown = now
-        return self._names.renamed(data, are_checked=data is chunk)
-
-
-class malformed_answers:
-    """Turns a dialect's exceptions on a malformed answer into MalformedAnswer."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, MALFORMED_ANSWER_ERRORS):
-            raise MalformedAnswer(MALFORMED_RESPONSE) from error
 
 
 _Step = Sequence[EngineRequest] | EngineRequest | Reply

@@ -130,7 +130,7 @@ class EngineLost(Exception):
 
 
 class Groups(Protocol):
-    """The groups of events in a stream whose engine marks them: see `app.exchange.continuation.Continuation`."""
+    """The groups of events in a stream whose engine marks them: see `app.exchange.stream.DeliveredStream`."""
 
     is_marked: bool
 

@@ -21,7 +21,7 @@ from app.errors import (
     Unavailable,
     Unreachable,
 )
-from app.exchange.continuation import DeliveredStream
+from app.exchange.stream import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED
 from app.upstream.client import Upstream, incomplete
 from app.upstream.target import Target

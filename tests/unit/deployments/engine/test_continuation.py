@@ -39,7 +39,7 @@ with warnings.catch_warnings():
     from deployments.engine.scheduler import OUTPUT
 
 from app.engine.errors import ENGINE_DIED
-from app.exchange.continuation import DeliveredStream
+from app.exchange.stream import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER, CONTINUATION_MARKED, MARK_HAND_OVER, MARK_NONE
 from app.upstream.client import EngineLost
 from tests.support.engine.marked_streams import Answer, read

@@ -1,4 +1,5 @@
-"""A stream survives its engine: when a replica dies or hands its streams over, another one continues them.
+"""One stream, from a deployment to the client (`Relay`). It survives its engine: when a replica dies or hands its
+streams over, another one continues them.
 
     engine ─► groups of events, each with a mark ─► DeliveredStream.feed ─► whole groups ─► relay, collectors, observers
     engine lost ─► the same request, and the ids of the tokens that the client has ─► another replica ─► the rest
@@ -19,21 +20,28 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Self, TypeGuard
 
-from app.aio import IdleTimeout, TimeLimit
+from msgspec.structs import replace
+
+from app.aio import STOPPED, IdleTimeout, TimeLimit, run_until_blocked, within
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, Stream
 from app.engine.answers import EventCheck
-from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in
+from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in, error_in_first_chunk
+from app.engine.output import CutCalls
 from app.errors import (
     Broken,
     Incomplete,
     MalformedAnswer,
     Queued,
     Rejected,
+    SwitchyardError,
     TimedOut,
     Unanswered,
     Unavailable,
     UpstreamError,
 )
 from app.exchange.exchange import Exchange
+from app.exchange.observers import Observer
+from app.exchange.response import DeploymentNames, EventNames, ResponseWriter, StreamAborted
 from app.internal_api import (
     CONTINUATION_HEADER,
     CONTINUATION_MARKED,
@@ -51,6 +59,7 @@ from app.upstream.http.connection import Take
 from app.upstream.target import Target
 
 _log = logging.getLogger("switchyard")
+_MAX_ROLE_BYTES = 64 * 1024
 
 _MARK = b"\n\n" + MARK_TOKENS
 _COLON = MARK_TOKENS[0]
@@ -261,6 +270,24 @@ class ContinuedStream:
         """See `ResponseStream.unread`."""
         self._response.unread(chunks)
 
+    async def check_second_event(self, idle_s: float) -> None:
+        """Waits for the second event and raises the engine's error if it is one. The chunks can still be read.
+
+        An engine that cannot follow a schema fails after the event with a chat's role. No status has been sent then.
+        """
+        received = b""
+        try:
+            with within(idle_s):
+                async for chunk in self:
+                    received += chunk
+                    if received.count(b"\n\n") > 1 or len(received) > _MAX_ROLE_BYTES:
+                        break
+        except TimeoutError as error:
+            raise TimedOut(STOPPED) from error
+        if (failure := error_in_first_chunk(received.partition(b"\n\n")[2])) is not None:
+            raise failure
+        self.unread(received)
+
     def close(self) -> None:
         """See `ResponseStream.close`."""
         self._response.close()
@@ -439,3 +466,116 @@ def _reason(lost: EngineLost) -> str:
         case Incomplete() | Unanswered():
             return "closed"
     return "error"
+
+
+class Relay:
+    """Relays one deployment stream to the client.
+
+    Each chunk is passed on in the callback that receives it: the request's task only waits for the end, or for a client
+    that reads slowly.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        names: DeploymentNames,
+        writer: ResponseWriter,
+        observer: Observer,
+        cut: CutCalls | None,
+    ) -> None:
+        """`cut` corrects the deployment's stream before anything else reads it."""
+        self._stream, self._writer, self._cut = stream, writer, cut
+        self._names = EventNames(names, stream.check)
+        self._observer, self._takers = observer, observer.takers
+        self._clock = asyncio.get_running_loop().time
+        self._rest = b""
+        self._signing: asyncio.Future[None] | None = None
+
+    async def run(self, chunks: ContinuedStream, idle_s: float, deadline: float, silent_s: float) -> None:
+        """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection.
+
+        After each `silent_s` seconds without a chunk, while engines are lost or not, the client gets a sign of life.
+        """
+        end = b""
+        try:
+            with malformed_answers():
+                with IdleTimeout(idle_s, deadline, silent_s, self._show_life) as self._idle:
+                    chunks.survive(self._idle, lambda: self._stream.has_ended)
+                    self._rest = self._translated(await chunks.each(self._pass_on))
+                if self._stream.failure is not None:
+                    raise self._stream.failure
+                if end := self._stream.close():
+                    self._writer.fail(Incomplete(ENDED_EARLY))
+        except SwitchyardError as error:
+            end = self._stream.fail(error)
+            self._writer.fail(error)
+        finally:
+            if self._signing is not None:
+                self._signing.cancel()
+            # A client may hang up at the terminal event, before the deployment's connection has ended.
+            is_complete = self._stream.has_ended and self._writer.failure is None
+            self._observer.streamed(self._clock(), in_order=is_complete)
+            self._writer.record.usage = self._stream.usage
+            if self._stream.usage is None or not is_complete:
+                self._count_sent()
+        if self._writer.failure is not None and self._stream.aborts:
+            if self._rest:
+                await self._writer.send_chunk(self._rest)
+            raise StreamAborted
+        await self._writer.end_stream(self._rest, self._names.renamed(end, are_checked=False) if end else b"")
+
+    def _count_sent(self) -> None:
+        """Counts what the client had of an answer that the engine has not counted, or not to its end."""
+        record = self._writer.record
+        tokens, events = self._writer.sent()
+        if events is not None:
+            events += self._rest.count(b"\n\n")
+        if record.usage is None:
+            record.sent_tokens, record.sent_events = tokens, events
+        else:
+            counted = record.usage.completion_tokens
+            # Not every event is a token.
+            known = tokens if tokens is not None else 0 if counted else events
+            record.usage = replace(record.usage, completion_tokens=max(counted, known or 0))
+
+    def _show_life(self) -> None:
+        """Sends the client a sign of life, if it has read the last one."""
+        if self._stream.has_ended or (self._signing is not None and not self._signing.done()):
+            return
+        if sign := self._stream.keep_alive:
+            sending = self._writer.keep_alive(self._names.renamed(sign, are_checked=False))
+            if (unread := run_until_blocked(sending)) is not None:
+                self._signing = asyncio.ensure_future(unread)
+
+    def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
+        data = self._translated(chunk)
+        if self._stream.failure is not None:
+            self._rest = data
+            raise self._stream.failure
+        return run_until_blocked(self._writer.send_chunk(data)) if data else None
+
+    def _translated(self, chunk: bytes) -> bytes:
+        """Translates a chunk for the client, and passes it to the request's observer."""
+        if self._cut is not None:
+            chunk = self._cut.feed(chunk)
+        data = self._stream.feed(chunk)
+        self._idle.last = now = self._clock()
+        for take in self._takers:
+            take(now, chunk)
+        if not data:
+            return b""
+        self._idle.shown = now
+        return self._names.renamed(data, are_checked=data is chunk)
+
+
+class malformed_answers:
+    """Turns a dialect's exceptions on a malformed answer into MalformedAnswer."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, MALFORMED_ANSWER_ERRORS):
+            raise MalformedAnswer(MALFORMED_RESPONSE) from error

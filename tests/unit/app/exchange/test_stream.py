@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Incomplete, UpstreamError
-from app.exchange.continuation import DeliveredStream
+from app.exchange.stream import DeliveredStream
 from app.internal_api import CONTINUATION_HEADER
 from app.upstream.client import EngineLost
 from tests.support.engine.marked import FAILED, Group, grouped, rest
