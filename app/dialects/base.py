@@ -161,7 +161,7 @@ def no_lookups(result: EngineRequest | Reply) -> Flow:
 
 
 class Translation(ABC):
-    """One request between the client's format and vLLM's. Created by `Dialect.parse`, driven by `exchange.forward`.
+    """One request between the client's format and vLLM's. Created by `Dialect.parse`, driven by `exchange.handler`.
 
     Immutable: after a failure before the first byte, the same object serves another deployment.
 

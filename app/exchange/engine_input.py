@@ -4,6 +4,7 @@
 - Token ids, and the JSON texts of tool calls, that an engine reads in a moment.
 - Parameters and texts that cost an engine no more than it bears beside its other requests (`check_costs`).
 - A stream's tokens at which it is to go on (`check_resumed`).
+- What an engine has rejected all the same (`name_rejected_field`).
 
 Errors name the field as the client does.
 """
@@ -16,13 +17,21 @@ from typing import Any
 from app.aio import until
 from app.config.schema import ENGINE_PARAMS, ContentFilter, Endpoint
 from app.dialects.base import Call, EngineRequest
-from app.dialects.bodies import nested_json
+from app.dialects.bodies import nested_json, value_at
+from app.engine.errors import (
+    NOT_FETCHED,
+    TOO_COSTLY,
+    field_named_in,
+    media_refused,
+    with_own_field,
+    with_public_name,
+)
 from app.engine.expected import count_of
 from app.engine.model import Model
 from app.engine.output import max_tokens
 from app.engine.pieces import MOST_CHARACTERS
 from app.engine.texts import REPEATING, Text, fitting, texts_of, too_long
-from app.errors import BadRequest, TooLarge
+from app.errors import BadRequest, ContextExceeded, Rejected, TooLarge
 from app.exchange.exchange import Exchange
 from app.exchange.request import refused_field
 from app.routing.content_filter import check_content
@@ -65,6 +74,29 @@ async def check_costs(exchange: Exchange, target: Target, requests: Sequence[Eng
         model = await exchange.state.upstream.model(target, exchange.snapshot.config.timeouts)
     if (refused := too_long(texts, model.max_len)) is not None:
         raise refused_field(exchange.call.field_names, *refused)
+
+
+def name_rejected_field(error: Rejected, exchange: Exchange, target: Target) -> None:
+    """Finds the field that the engine rejects, and gives it and the model the names that the client knows."""
+    call, endpoint = exchange.call, exchange.record.endpoint
+    if (part := media_refused(error.message, call.body)) is not None:
+        error.message = f"{part}: endpoint '{endpoint}' has a model for texts only"
+        error.param = part
+    error.message, param = with_own_field(error.message, error.param, call.body)
+    param = param or field_named_in(error.message, call.body)
+    error.message = with_public_name(error.message, target.model, call.model or endpoint)
+    error.param, error.value = param, value_at(call.body, param)
+    if param is None:
+        return
+    own = call.field_names.get(param, param)
+    if isinstance(error, ContextExceeded):
+        error.named(own)
+        return
+    if error.message.startswith((NOT_FETCHED, TOO_COSTLY)):
+        error.message = f"{own}: {error.message}"  # some dialects have no other place for the field
+    elif error.message.startswith(f"{param}:"):
+        error.message = own + error.message.removeprefix(param)
+    error.param = own
 
 
 async def is_long_to_count(exchange: Exchange, counting: EngineRequest, context: int) -> bool:

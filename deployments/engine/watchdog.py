@@ -30,7 +30,7 @@ from app.telemetry.logs import event
 
 LOOK_EVERY_S = 0.02
 """The interval of the checks for a dead engine, shorter than the router's pause before a retry
-(`app.exchange.forward.RETRY_SAME_AFTER_S`)."""
+(`app.exchange.handler.RETRY_SAME_AFTER_S`)."""
 
 TICK_S = 0.25
 """The interval of the checks for an engine that hangs."""
