@@ -386,9 +386,9 @@ class Attempt:
         in_thread = exchange.call.translation.needs_model and exchange.size > LONG_BODY
         if in_thread:
             with until(deadline):
-                step = await asyncio.to_thread(_first_step, flow)
+                step = await asyncio.to_thread(_next_step, flow)
         else:
-            step = _first_step(flow)
+            step = _next_step(flow)
         while not isinstance(step, EngineRequest | Reply):
             if not step:
                 with until(deadline):
@@ -602,17 +602,10 @@ class Attempt:
 _Step = Sequence[EngineRequest] | EngineRequest | Reply
 
 
-def _first_step(flow: Flow) -> _Step:
+def _next_step(flow: Flow, answers: Sequence[Any] | None = None) -> _Step:
+    """The step after these answers; the first one without any."""
     try:
-        return next(flow)
-    except StopIteration as end:
-        result: EngineRequest | Reply = end.value
-        return result
-
-
-def _next_step(flow: Flow, answers: Sequence[Any]) -> _Step:
-    try:
-        return flow.send(answers)
+        return next(flow) if answers is None else flow.send(answers)
     except StopIteration as end:
         result: EngineRequest | Reply = end.value
         return result
