@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.analysis.aggregates import SubgroupLook, SufficientStatistics
+from app.experiments.analysis.aggregates import Subgroup, SubgroupLook, SufficientStatistics
 from app.experiments.analysis.analysis import Analysis
 from app.experiments.analysis.arrays import Floats
-from app.experiments.analysis.subgroups import Subgroup
 from app.experiments.statistics.look import Slack
 from app.exposures.wire import Failure
 from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, World, analysis_of, config
