@@ -442,6 +442,8 @@ class SufficientStatistics:
         units. Not for quantiles. `rate`: of scores, as in `MissingValues.slack_of_scores`.
         """
         places, measure = self._subgroups.places(), self.measures[column]
+        if len(places) <= len(ATTRIBUTES):  # one of each: all units are alike
+            return
         for subgroup, *parts in self._split(column, treatment):
             if measure.kind == "proportion" and min(known.sums.x.sum(axis=0).min() for _, known in parts) < FEW:
                 continue

@@ -383,6 +383,8 @@ class Analysis:
         self._count_feedback(now)
 
     def _count_feedback(self, now: float) -> None:
+        if not self.experiment.feedback:  # nothing waits for a score
+            return
         for metric, matured in self._feedback.mature(now).items():
             if len(matured.unit):
                 self._collected.add_feedback(metric, matured)

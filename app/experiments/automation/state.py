@@ -11,7 +11,7 @@ import msgspec
 
 from app.config.experiments import Experiment, Ramp
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.contract.report import Cause, Report, Verdict
+from app.experiments.contract.report import Cause, Comparison, Report, Verdict
 from app.experiments.rendering import words
 from app.exposures.wire import Stop
 
@@ -92,20 +92,19 @@ class RolloutInput:
     @property
     def worse(self) -> list[Violation]:
         """The findings about treatments' primary metrics: of their time, since their words outlive the interval."""
+        return [self._worse(metric) for metric in self.report.primary if metric.measured in _AGAINST]
+
+    def _worse(self, metric: Comparison) -> Violation:
         now = words.moment(self.report.at, self.report.at, short=True)
-        return [
-            Violation(
-                f"worse {metric.metric} {metric.treatment} {metric.since or 0:.0f}",
-                metric.treatment,
-                self.experiment.on_worse,
-                f"{metric.treatment} {_AGAINST[metric.measured]} {self.experiment.control} in {metric.metric} at {now} "
-                f"({words.interval(metric, metric.event_test or metric.effect)}"
-                + (f", of {metric.measured_on})" if metric.doubt else ")"),
-                metric.since if metric.since is not None else self.report.at,
-            )
-            for metric in self.report.primary
-            if metric.measured in _AGAINST
-        ]
+        return Violation(
+            f"worse {metric.metric} {metric.treatment} {metric.since or 0:.0f}",
+            metric.treatment,
+            self.experiment.on_worse,
+            f"{metric.treatment} {_AGAINST[metric.measured]} {self.experiment.control} in {metric.metric} at {now} "
+            f"({words.interval(metric, metric.event_test or metric.effect)}"
+            + (f", of {metric.measured_on})" if metric.doubt else ")"),
+            metric.since if metric.since is not None else self.report.at,
+        )
 
     @property
     def silenced(self) -> list[tuple[Cause, str]]:
