@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from app.experiments.analysis.trials import Exposures, UnitTrials
+from app.experiments.analysis.unit_events import Exposures, UnitTrials
 from app.experiments.analysis.witnesses import UNBOUNDED
 from app.experiments.statistics.events import alarm_at
 from tests.simulation.pool import generator, spread

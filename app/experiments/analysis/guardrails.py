@@ -20,8 +20,7 @@ from app.experiments.analysis.arms import ArmAssignment, Arms
 from app.experiments.analysis.arrays import Floats, Hashes, Ints, Mask
 from app.experiments.analysis.at_risk import AtRisk, Units, always_failing_of
 from app.experiments.analysis.metrics import STREAMS_ONLY, decided, happened, late_events, limits_of
-from app.experiments.analysis.trials import Arm, Course, Exposures, UnitTrials
-from app.experiments.analysis.unit_events import UnitEvents
+from app.experiments.analysis.unit_events import Arm, Course, Exposures, UnitEvents, UnitTrials
 from app.experiments.analysis.witnesses import PARTS, UNBOUNDED, Callers, Part, provokable, without
 from app.experiments.contract.report import GuardrailStatus
 from app.experiments.rendering import words

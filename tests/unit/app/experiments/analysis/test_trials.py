@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.experiments.analysis.trials import Arm, Exposures, UnitDetector, UnitTrials
+from app.experiments.analysis.unit_events import Arm, Exposures, UnitDetector, UnitTrials
 from app.experiments.analysis.witnesses import UNBOUNDED
 from app.experiments.statistics.events import Detector
 from tests.conftest import NIGHTLY
