@@ -431,7 +431,7 @@ BEGUN, ENDED = "mirror_begun", "mirror_ended"
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class MirrorPeriod:
     """The time since which a deployment is an endpoint's shadow, in Unix seconds: earlier pairs are no evidence about
     it.
     """
@@ -443,7 +443,7 @@ class Period:
 @dataclass(slots=True)
 class _Judged:
     mirror: Mirror
-    period: Period
+    period: MirrorPeriod
     evidence: dict[str, ShadowEvidence] = field(default_factory=dict)
     """The evidence by primary."""
     skipped: Counter[str] = field(default_factory=Counter)
@@ -478,7 +478,7 @@ class ShadowJudge:
             if period is None or period.shadow != mirror.deployment:
                 period = known.get(name)
                 if period is None or period.shadow != mirror.deployment:
-                    period = Period(mirror.deployment, now)
+                    period = MirrorPeriod(mirror.deployment, now)
                 detail = {"endpoint": name, "shadow": period.shadow, "since": period.since}
                 entries.append(JournalEntry(now, BEGUN, None, detail))
             former = self._judged.get(name)
@@ -542,13 +542,13 @@ def _reason(code: int) -> str:
     return next((skip.name.lower() for skip in Skip if skip == code), "other")
 
 
-def periods_of(entries: Iterable[JournalEntry]) -> Mapping[str, Period]:
+def periods_of(entries: Iterable[JournalEntry]) -> Mapping[str, MirrorPeriod]:
     """The periods by endpoint, as of the end of the journal."""
-    periods: dict[str, Period] = {}
+    periods: dict[str, MirrorPeriod] = {}
     for entry in entries:
         try:
             if entry.kind == BEGUN:
-                periods[entry.detail["endpoint"]] = Period(entry.detail["shadow"], float(entry.detail["since"]))
+                periods[entry.detail["endpoint"]] = MirrorPeriod(entry.detail["shadow"], float(entry.detail["since"]))
             elif entry.kind == ENDED:
                 periods.pop(entry.detail["endpoint"], None)
         except (KeyError, TypeError, ValueError):

@@ -39,7 +39,7 @@ _REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentEvent:
     """One event as every listener gets it. `endpoint` as in `FeedEvent`. A mark only gives the end of the journal, for
     clients that have no event yet to resume from.
     """
@@ -50,7 +50,7 @@ class Sent:
     is_mark: bool = False
 
 
-Item = Sent | None
+Item = SentEvent | None
 """None: the controller has stopped answering."""
 
 
@@ -185,14 +185,14 @@ class EventFeed:
             listener.give(item)
 
 
-def sent(event: FeedEvent) -> Sent:
+def sent(event: FeedEvent) -> SentEvent:
     """The event in the stream's format."""
     framed = encode(msgspec.json.encode(event.data), type=event.kind)
-    return Sent(event.id, event.endpoint, b"id: %b\n%b" % (event.id.encode(), framed))
+    return SentEvent(event.id, event.endpoint, b"id: %b\n%b" % (event.id.encode(), framed))
 
 
-def _mark(id: str) -> Sent:
-    return Sent(id, None, b"id: %b\n\n" % id.encode(), is_mark=True)
+def _mark(id: str) -> SentEvent:
+    return SentEvent(id, None, b"id: %b\n\n" % id.encode(), is_mark=True)
 
 
 HEARTBEAT_S = 15.0

@@ -129,7 +129,7 @@ class RecentCounts(NamedTuple):
     drawn: Mapping[tuple[str, str], DrawnRequests] = {}
 
 
-class _Reading(NamedTuple):
+class _CounterReading(NamedTuple):
     """The counters at a time, and what they cannot hold of the `period` that ended then."""
 
     at: float
@@ -142,14 +142,14 @@ class Recent:
 
     def __init__(self, telemetry: Telemetry, now: float) -> None:
         self._telemetry = telemetry
-        self.readings: deque[_Reading] = deque([_Reading(now, {}, Period())])
+        self.readings: deque[_CounterReading] = deque([_CounterReading(now, {}, Period())])
 
     def sample(self, now: float) -> Mapping[Arm, Counts]:
         """Takes a reading and returns it, with the longest times since the one before; forgets those that no window
         needs any more."""
         counts, period = read(self._telemetry), self._telemetry.next_period()
         _know_times(counts, period)
-        self.readings.append(_Reading(now, counts, period))
+        self.readings.append(_CounterReading(now, counts, period))
         while len(self.readings) > 1 and self.readings[1].at <= now - WINDOW_S:
             self.readings.popleft()
         return counts

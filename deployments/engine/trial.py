@@ -272,16 +272,16 @@ def _try(
     # With its cache, the second compilation takes hardly any time.
     compiler = xgrammar.GrammarCompiler(tokens, max_threads=8, cache_enabled=True)
     _limit_cpu_time(bounds.total_s)
-    answer = Text(compiler.compile_grammar(grammar), np.arange(len(longest)))
+    answer = TrialText(compiler.compile_grammar(grammar), np.arange(len(longest)))
     _follow(answer, bounds)
     _limit_cpu_time(bounds.total_s)
     augmented, first, places = everywhere(str(grammar))
     grammar = xgrammar.Grammar.from_ebnf(augmented, root_rule_name=first)
-    if _is_cheap_everywhere(Text(compiler.compile_grammar(grammar), longest), places, bounds):
+    if _is_cheap_everywhere(TrialText(compiler.compile_grammar(grammar), longest), places, bounds):
         connection.sendall(DONE)
 
 
-def _follow(answer: "Text", bounds: Bounds) -> None:
+def _follow(answer: "TrialText", bounds: Bounds) -> None:
     _limit_following(bounds)
     choose = random.Random(0)
     for _ in range(STEPS):
@@ -290,7 +290,7 @@ def _follow(answer: "Text", bounds: Bounds) -> None:
             return
 
 
-def _is_cheap_everywhere(answer: "Text", places: int, bounds: Bounds) -> bool:
+def _is_cheap_everywhere(answer: "TrialText", places: int, bounds: Bounds) -> bool:
     """Whether no place of `everywhere` takes too long."""
     for place in range(places):
         _limit_following(bounds)
@@ -304,7 +304,7 @@ def _is_cheap_everywhere(answer: "Text", places: int, bounds: Bounds) -> bool:
     return True
 
 
-class Text:
+class TrialText:
     """Grows token by token, as an engine's answer does, and fits the constraint that is compiled."""
 
     def __init__(self, compiled: Any, order: Any) -> None:

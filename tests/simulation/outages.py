@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from app.experiments.analysis.unit_events import Exposures, UnitTrials
+from app.experiments.analysis.unit_events import UnitExposures, UnitTrials
 from app.experiments.analysis.witnesses import UNBOUNDED
 from app.experiments.statistics.events import alarm_at
 from tests.simulation.pool import generator, spread
@@ -47,7 +47,7 @@ class Outage:
             now = slice(*np.searchsorted(at, [begin, end]))
             came, part = np.full(len(at[now]), end), np.full(len(at[now]), UNBOUNDED, np.int8)
             columns = (unit[now].astype(np.uint64), at[now], hit[now], turn[now], came, part, part != UNBOUNDED)
-            trials.add(Exposures(*columns), arm[now])
+            trials.add(UnitExposures(*columns), arm[now])
             if trials.course.top >= alarm_at(ALPHA) and not trials.control_is_above:
                 return float(((at >= START_S) & (at < end) & (arm == 1)).sum()), float(end - START_S)
         return math.inf, math.inf

@@ -20,7 +20,7 @@ from app.experiments.analysis.arms import ArmAssignment, Arms
 from app.experiments.analysis.arrays import Floats, Hashes, Ints, Mask
 from app.experiments.analysis.at_risk import AtRisk, Units, always_failing_of
 from app.experiments.analysis.metrics import STREAMS_ONLY, decided, happened, late_events, limits_of
-from app.experiments.analysis.unit_events import Arm, Course, Exposures, UnitEvents, UnitTrials
+from app.experiments.analysis.unit_events import Arm, Course, UnitEvents, UnitExposures, UnitTrials
 from app.experiments.analysis.witnesses import PARTS, UNBOUNDED, Callers, Part, provokable, without
 from app.experiments.contract.report import GuardrailStatus
 from app.experiments.rendering import words
@@ -112,7 +112,7 @@ class GuardrailEvidence:
         if self._trials is not None:
             turn = columns.turn if isinstance(columns, RowColumns) else np.zeros(len(unit), np.uint16)
             came = np.where(np.isnan(columns.arrived), at, columns.arrived)
-            self._trials.add(Exposures(unit, at, hit, turn, came, part, suspect), arm)
+            self._trials.add(UnitExposures(unit, at, hit, turn, came, part, suspect), arm)
         is_new = self._events.add(unit[hit], at[hit], weights[hit], arm[hit], part[hit])
         sure = hit & ~suspect & (part != UNBOUNDED)
         self._sure.add(unit[sure], at[sure], weights[sure], arm[sure], part[sure])

@@ -305,7 +305,7 @@ _WHOLE_RUN = _HOURS = math.log(0.5)
 """The share, ln, of the error rate of what is said of control: half by the whole run, half by all hours together."""
 
 
-class Exposures(NamedTuple):
+class UnitExposures(NamedTuple):
     """Exposures in the order in which they came: equally long arrays."""
 
     unit: Hashes
@@ -319,17 +319,17 @@ class Exposures(NamedTuple):
     provokable: Mask
     """As in `witnesses`."""
 
-    def take(self, rows: Mask) -> "Exposures":
+    def take(self, rows: Mask) -> "UnitExposures":
         """These exposures only."""
-        return Exposures._make(column[rows] for column in self)
+        return UnitExposures._make(column[rows] for column in self)
 
-    def then(self, later: "Exposures") -> "Exposures":
+    def then(self, later: "UnitExposures") -> "UnitExposures":
         """These exposures, and then those."""
         pairs: Any = zip(self, later, strict=True)
-        return Exposures._make(np.concatenate(pair) for pair in pairs)
+        return UnitExposures._make(np.concatenate(pair) for pair in pairs)
 
 
-_NONE = Exposures(
+_NONE = UnitExposures(
     *(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.uint16), np.zeros(0)),
     *(np.zeros(0, np.int8), np.zeros(0, np.bool_)),
 )
@@ -356,7 +356,7 @@ class UnitTrials:
         self.others: dict[int, Course] = {}
         """The same without what the callers of a part can have provoked, by this part."""
 
-    def add(self, exposures: Exposures, arm: Arm) -> None:
+    def add(self, exposures: UnitExposures, arm: Arm) -> None:
         """Exposures of any arms, in any batches."""
         of_control = exposures.take(arm == 0)
         fails = np.append(self._control.fails, self._control.add(of_control))
@@ -374,7 +374,7 @@ class UnitTrials:
         self._followed = min(_AT_ONCE, followed)
         self._count(its.take(~fails[since] & ~waits & (at_once | ~next_had)))
 
-    def _count(self, trials: Exposures) -> None:
+    def _count(self, trials: UnitExposures) -> None:
         if not len(trials.unit):
             return
         for part in np.unique(trials.part[trials.provokable]).tolist():
@@ -446,7 +446,7 @@ class _FirstTrials:
         self.table: Ints = np.zeros((PARTS + 1, 2), np.int64)
         """Exposures with the event, and without, by part."""
 
-    def add(self, exposures: Exposures) -> None:
+    def add(self, exposures: UnitExposures) -> None:
         """Exposures of any parts."""
         part = exposures.part.astype(np.int32)
         self._seen.add(exposures.unit, exposures.at, part, np.where(exposures.hit, 0, 1).astype(np.int8))
@@ -484,7 +484,7 @@ class _Control:
         self.fails = False
         """What `add` returned last."""
 
-    def add(self, exposures: Exposures) -> Mask:
+    def add(self, exposures: UnitExposures) -> Mask:
         """Takes up control's exposures. Returns after each whether it had the event, or control is above the limit."""
         unit, hit, came = exposures.unit, exposures.hit, exposures.came
         if not len(unit):

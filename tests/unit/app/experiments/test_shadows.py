@@ -20,9 +20,9 @@ from app.experiments.shadows import (
     BEGUN,
     ENDED,
     MIRROR_VALUE,
+    MirrorPeriod,
     PairedEvent,
     PairedValue,
-    Period,
     ShadowEvidence,
     ShadowJudge,
     ShadowOf,
@@ -305,7 +305,7 @@ def test_unrelated_journal_entries_are_skipped() -> None:
         JournalEntry(3.0, "plan", None, {}),
     ]
     good = JournalEntry(4.0, BEGUN, None, {"endpoint": "chat", "shadow": "green", "since": 4.0})
-    assert periods_of([*entries, good]) == {"chat": Period("green", 4.0)}
+    assert periods_of([*entries, good]) == {"chat": MirrorPeriod("green", 4.0)}
 
 
 def test_pairs_of_this_shadow_since_its_beginning_count_by_primary() -> None:

@@ -16,7 +16,7 @@ import xgrammar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deployments.engine.trial import AT_A_TIME, NICENESS, Bounds, Text, TooCostly, Trials, read, trial_s
+from deployments.engine.trial import AT_A_TIME, NICENESS, Bounds, TooCostly, Trials, TrialText, read, trial_s
 from tests.support.waiting import wait_until_async
 
 BOUNDS = Bounds(reading_s=1, total_s=2, bytes=256 * 1024 * 1024, elapsed_s=300)
@@ -206,7 +206,7 @@ async def test_no_constraint_that_passes_holds_an_engine(
         return
     compiled = xgrammar.GrammarCompiler(TOKENS, max_threads=8).compile_grammar(grammar)
     assert time.process_time() - begin < 2 * BOUNDS.total_s
-    text, choose = Text(compiled, np.arange(len(VOCABULARY))), random.Random(seed)
+    text, choose = TrialText(compiled, np.arange(len(VOCABULARY))), random.Random(seed)
     total, count, goes_on = 0.0, 0, True
     while goes_on and count < TOKENS_FOLLOWED and total < ALL_S:
         begin = time.process_time()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.experiments.analysis.unit_events import Arm, Exposures, UnitDetector, UnitTrials
+from app.experiments.analysis.unit_events import Arm, UnitDetector, UnitExposures, UnitTrials
 from app.experiments.analysis.witnesses import UNBOUNDED
 from app.experiments.statistics.events import Detector
 from tests.conftest import NIGHTLY
@@ -11,9 +11,9 @@ from tests.conftest import NIGHTLY
 ALPHA, LIMIT = 0.01, 0.02
 
 
-def made(unit: list[int], at: list[float], hit: list[bool]) -> Exposures:
+def made(unit: list[int], at: list[float], hit: list[bool]) -> UnitExposures:
     """Exposures of first turns, whose records come within a second."""
-    return Exposures(
+    return UnitExposures(
         np.array(unit, np.uint64),
         np.array(at, np.float64),
         np.array(hit, np.bool_),
@@ -24,7 +24,7 @@ def made(unit: list[int], at: list[float], hit: list[bool]) -> Exposures:
     )
 
 
-def random_exposures(seed: int) -> tuple[Exposures, Arm]:
+def random_exposures(seed: int) -> tuple[UnitExposures, Arm]:
     rng = np.random.default_rng([12, seed])
     count = 600
     at = np.sort(rng.random(count) * rng.choice([300.0, 12_000.0]))
@@ -35,7 +35,7 @@ def random_exposures(seed: int) -> tuple[Exposures, Arm]:
     return made(unit.tolist(), at.tolist(), hit.tolist()), arm
 
 
-def counted_one_by_one(exposures: Exposures, arm: Arm) -> list[int]:
+def counted_one_by_one(exposures: UnitExposures, arm: Arm) -> list[int]:
     """The places of the treatment's exposures that are trials, written as the module describes it."""
     latest: dict[int, bool] = {}
     hours: dict[int, dict[int, bool]] = {}
@@ -78,7 +78,7 @@ def test_what_is_a_trial_is_what_was_described_in_any_batches(seed: int) -> None
     for parts in (1, 9, 600):
         trials = UnitTrials(LIMIT, 1, ALPHA)
         for part in np.array_split(np.arange(len(arm)), parts):
-            trials.add(Exposures._make(column[part] for column in exposures), arm[part])
+            trials.add(UnitExposures._make(column[part] for column in exposures), arm[part])
         assert trials.course.detector.ln_e == pytest.approx(expected.ln_e)
         assert trials.course.detector.largest == pytest.approx(expected.largest)
         assert trials.evidence.hits + trials.evidence.misses == len(np.unique(unit))
