@@ -3,23 +3,50 @@
 What differs: the rules for extra parameters, the errors, and where a stream has its usage. Contract: the Azure AI
 Model Inference API reference, and what `azure-ai-inference` and its LangChain wrapper send and expect.
 
-Azure's errors: every one has the header `x-ms-error-code`, and a body of the documented shape for its status.
+Azure's errors: every one has the header `x-ms-error-code`, and a body of the documented shape for its status. A
+stream that fails is cut: the SDK would skip its error.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
+from pydantic_core import from_json
 
 from app.config.schema import Config
-from app.dialects.azure.fields import MODELS
-from app.dialects.azure.translations import PARSERS
-from app.dialects.base import AZURE_MOUNTS, INFO_PATHS, Call, ParseContext, Reply, Request, Route, openai_routes
+from app.dialects.azure.fields import MODELS, Chat, Completions, Embeddings, checked
+from app.dialects.base import (
+    AZURE_MOUNTS,
+    INFO_PATHS,
+    Call,
+    EngineRequest,
+    Flow,
+    ParseContext,
+    Reply,
+    Request,
+    Route,
+    ServingContext,
+    Stream,
+    Translation,
+    immutable,
+    openai_routes,
+)
 from app.dialects.bodies import UNREAD, dump, request_object
+from app.dialects.common.requests import (
+    DirectTranslation,
+    ask_for_usage,
+    encoded,
+    greedy,
+    settle_functions,
+    settle_messages,
+    tokenize,
+)
+from app.dialects.common.streams import LastChoiceUsageStream
 from app.dialects.schemas import Body
 from app.errors import (
+    CONTEXT_EXCEEDED,
     BadRequest,
     ContextExceeded,
     NotFound,
@@ -118,6 +145,97 @@ EXTRA_PARAMETERS: Mapping[str, str] = {
 """The values of the header `extra-parameters`, and what each means."""
 
 
+# Each operation's request and answer. `parse` gets a body without the extra parameters that the client wants rejected
+# or dropped.
+
+
+@immutable
+class AzureChatTranslation(DirectTranslation):
+    """POST /chat/completions."""
+
+    stream: bool = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = checked(Chat, body)
+        sent = _without(body, "modalities", "model")
+        sent["messages"] = [message.openai() for message in request.messages]
+        settle_messages(sent)
+        settle_functions(sent)
+        greedy(sent)
+        ask_for_usage(sent)
+        return Call("chat", sent, cls("/v1/chat/completions", sent, request.stream), request.model)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        # LangChain's Azure class loses usage without a choice; the SDK silently skips an `error` object.
+        return LastChoiceUsageStream(self.path)
+
+
+@immutable
+class AzureCompletionsTranslation(Translation):
+    """POST /completions."""
+
+    body: Mapping[str, Any]
+    stream: bool = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = checked(Completions, body)
+        sent = _without(body, "model")
+        sent["prompt"] = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
+        greedy(sent)
+        ask_for_usage(sent)
+        return Call("completions", sent, cls(sent, request.stream), request.model)
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        body = self.body
+        if "max_tokens" not in body:  # Azure's default is the rest of the context, vLLM's is 16
+            tokens = yield from tokenize([{"prompt": body["prompt"]}], serving)
+            if tokens.room < 1:
+                raise BadRequest(
+                    f"prompt: has {tokens.longest} tokens, this model takes at most {tokens.context - 1}",
+                    param="prompt",
+                    code=CONTEXT_EXCEEDED,
+                )
+            body = {**body, "max_tokens": tokens.room}
+        return EngineRequest("/v1/completions", body)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        return LastChoiceUsageStream("/v1/completions")  # as for chat
+
+
+@immutable
+class AzureEmbeddingsTranslation(DirectTranslation):
+    """POST /embeddings. `encoding` is the client's `encoding_format`."""
+
+    encoding: str = "float"
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = checked(Embeddings, body)
+        sent = {**_without(body, "input_type", "model"), "encoding_format": "float"}
+        return Call("embeddings", sent, cls("/v1/embeddings", sent, request.encoding_format), request.model)
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        response = from_json(answer)
+        for item in response["data"]:
+            item["embedding"] = encoded(item["embedding"], self.encoding)
+        # The SDK requires exactly these two.
+        response["usage"] = {name: response["usage"][name] for name in ("prompt_tokens", "total_tokens")}
+        return Reply(dump(response))
+
+
+_PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
+    "chat": AzureChatTranslation.parse,
+    "completions": AzureCompletionsTranslation.parse,
+    "embeddings": AzureEmbeddingsTranslation.parse,
+}
+
+
+def _without(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in names}
+
+
 class Azure:
     """The dialect at `/azure` and `/models`, and with `api-version` at the root and `/endpoints/{endpoint}`."""
 
@@ -150,7 +268,7 @@ class Azure:
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         _check_version(request)
         body = _without_undocumented(request_object(request.body), operation, request.headers.get("extra-parameters"))
-        call, user = PARSERS[operation](body), body.get("user")
+        call, user = _PARSERS[operation](body), body.get("user")
         call = replace(call, user=user if isinstance(user, str) else None)
         if (endpoint := request.params.get("endpoint")) is None:
             return replace(call, model=None) if _means_no_model(call, context.config) else call
