@@ -35,7 +35,7 @@ APP_PREFIX = "/deployments/"
 """A model application's `route_prefix` is this and its name."""
 
 EXTENDED_PATH = "/switchyard/completions"
-"""vLLM's `/v1/completions` with three more fields: `deployments.engine.completions.route` documents it."""
+"""vLLM's `/v1/completions` with three more fields: `deployments.engine.completions` documents it."""
 
 MODEL_PATH = "/switchyard/model"
 """`GET` returns what `app.engine.model.Model` reads: tokenizer, end-of-sequence ids, context length."""

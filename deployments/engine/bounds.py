@@ -16,7 +16,7 @@ from vllm.utils.async_utils import make_async
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
 # - Prompts may replace the embeddings of some tokens, for which the engine has `enable_prompt_embeds`
-#   (`deployments.engine.completions.beams`). With that vLLM also takes whole prompts as tensors, in PyTorch's format: a
+#   (`deployments.engine.completions`). With that vLLM also takes whole prompts as tensors, in PyTorch's format: a
 #   sparse one of 2 KB can have any size, and vLLM makes it dense. Callers send none, unless the YAML says so.
 # - An image, audio or video may have a `uuid`. That is its key in the cache of processed ones, which all callers share:
 #   whoever knows another's reads that, or replaces it.

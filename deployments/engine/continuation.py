@@ -49,7 +49,7 @@ from app.internal_api import (
     MARK_NONE,
     MARK_TOKENS,
 )
-from deployments.engine.completions.beams import Outputs, WrappedEngine
+from deployments.engine.completions import Outputs, WrappedEngine
 from deployments.engine.scheduler import OUTPUT
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", EXTENDED_PATH)

@@ -34,7 +34,7 @@ from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import event, log_to_stderr
 from deployments.engine.adapters import prepare_modules
 from deployments.engine.bounds import guard, harden
-from deployments.engine.completions.route import add_completions
+from deployments.engine.completions import add_completions
 from deployments.engine.continuation import OpenStreams, continue_streams, obstacle
 from deployments.engine.head_first import HeadFirstMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware

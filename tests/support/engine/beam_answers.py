@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.engine.beam_search import start
-from deployments.engine.beam_search.search import NextToken, Search, Settings
+from deployments.engine.beam_search import NextToken, Search, Settings, start
 
 Model = Callable[[Sequence[int]], NDArray[np.float64]]
 """The log-probabilities of all tokens after an answer."""

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chisquare, kstest
 
-from deployments.engine.beam_search.kinds import with_maximum
-from deployments.engine.beam_search.search import Kind, Settings
+from deployments.engine.beam_search import Kind, Settings, with_maximum
 from tests.support.engine.beam_answers import Model, answers, made_up_model, normalised, said, searched
 
 Answer = tuple[int, ...]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from deployments.engine.beam_search.search import Settings
+from deployments.engine.beam_search import Settings
 from tests.support.engine.beam_answers import Model, normalised, searched
 
 VOCABULARY = 24

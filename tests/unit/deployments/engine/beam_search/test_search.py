@@ -25,7 +25,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from deployments.engine.beam_search.search import Beam, FinishReason, Kind, Scoring, Settings
+from deployments.engine.beam_search import Beam, FinishReason, Kind, Scoring, Settings
 from tests.support.engine.beam_answers import Model, answers, made_up_model, normalised, said, searched
 
 VOCABULARY = 7

@@ -20,15 +20,15 @@ from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
 from app.internal_api import to_int64_seed
-from deployments.engine.completions.beams import (
+from deployments.engine.completions import (
     MAX_FULL_VOCABULARY,
     BeamSearch,
     BeamSearchEngine,
     EmbeddingsEngine,
     ExtendedCompletionRequest,
     SeededEngine,
+    add_completions,
 )
-from deployments.engine.completions.route import add_completions
 from deployments.engine.model_info import eos_token_ids
 from tests.support.engine.beam_answers import made_up_model
 

@@ -1,1 +1,0 @@
-"""The model applications' extended completions route."""
