@@ -63,7 +63,16 @@ from app.request_recordings.uploader import FILE_S, RecordingSender
 from app.routing.conversations import PinnedConversations
 from app.routing.resilience import Breakers
 from app.server.activity import ActivityApi
-from app.server.asgi import HTTP10, BrowserGuard, ExactPathRouter, LiveCORS, NoSniffing, StripTrailingSlash, route_apps
+from app.server.asgi import (
+    HTTP10,
+    BrowserGuard,
+    ExactPathRouter,
+    LiveCORS,
+    NoSniffing,
+    StripTrailingSlash,
+    UnknownRoutes,
+    route_apps,
+)
 from app.server.audit import AuditApi, AuditKeeping
 from app.server.audit_log import AuditedChange, AuditLog
 from app.server.callers import CallersApi
@@ -80,7 +89,6 @@ from app.server.overview import OverviewApi
 from app.server.replicas import Readiness, UnservedDemand
 from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
-from app.server.unknown_routes import UnknownRoutes
 from app.telemetry.logs import Record, event
 from app.telemetry.metrics import Telemetry, monitor_event_loop
 from app.telemetry.periods import Arm

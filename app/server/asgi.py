@@ -4,12 +4,14 @@ They return the inner application's awaitable instead of awaiting it: Python pas
 coroutine that waits.
 
 For browsers: answers cross-origin requests if the configuration allows some origins (`cors`), and refuses what comes
-for a page that is not this server's.
+for a page that is not this server's. For operators: counts the requests for routes that there are not.
 """
 
 import ipaddress
+import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol, Self
@@ -20,12 +22,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.caller import credentials
 from app.config.schema import Config, Cors
-from app.dialects.base import Dialect, Route
+from app.dialects.base import Dialect, Request, Route
 from app.dialects.registry import DIALECTS
-from app.errors import BadRequest, ClientError, Forbidden, SwitchyardError
+from app.errors import BadRequest, ClientError, Forbidden, MethodNotAllowed, SwitchyardError, UnsupportedRoute
 from app.exchange.exchange import Candidates
 from app.exchange.request import check_headers, headers_of
 from app.exchange.response import NO_SNIFFING
+from app.misspellings import Names
+from app.telemetry.logs import event
+
+_log = logging.getLogger("switchyard")
 
 
 class Handle(Protocol):
@@ -391,3 +397,38 @@ class BrowserGuard:
                 refuse: Refuse = getattr(route.endpoint, "refuse", self._otherwise)
                 return refuse(error, {**scope, **child}, receive, send)
         return self._otherwise(error, scope, receive, send)
+
+
+# Requests for paths and methods that this server has not are counted in groups, so that no scanner fills a list. A
+# group is a route of this server, or of a vendor's, that was probably meant, with the first path that was asked for;
+# all other paths are one. So there are no more groups than routes.
+
+_OTHERS = "other paths"
+
+
+class UnknownRoutes:
+    """The requests of one router since it started. `counted` is called with the status of each."""
+
+    def __init__(self, paths: Iterable[str], counted: Callable[[int], None]) -> None:
+        self.groups: Counter[str] = Counter()
+        self._known = frozenset(path for path in paths if "{" not in path)
+        self._names, self._counted = Names(self._known), counted
+        self._meant: dict[str, str] = {}
+
+    def count(self, request: Request, error: SwitchyardError) -> None:
+        """Counts a request that got this error, and logs the first one of each group."""
+        self._counted(error.status)
+        group = self._group(request, error)
+        if group not in self.groups:
+            unknown = event("unknown_route", route=group, status=error.status, request_id=request.id)
+            _log.warning("A request came for a route that this server has not", extra=unknown)
+        self.groups[group] += 1
+
+    def _group(self, request: Request, error: SwitchyardError) -> str:
+        if isinstance(error, UnsupportedRoute):
+            return error.missing
+        if isinstance(error, MethodNotAllowed):
+            return error.message if request.path in self._known else "a method that the path does not take"
+        if not (meant := self._names.meant(request.path)):
+            return _OTHERS
+        return self._meant.setdefault(meant[0], f"{request.path} (did you mean {meant[0]}?)")
