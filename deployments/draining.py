@@ -1,4 +1,7 @@
-"""Lets stopping replicas finish their requests.
+"""How long a stopping replica drains. Serve does it: a replica that stops takes no new requests and finishes its own.
+
+Others see it, too: HAProxy (`haproxy.DRAINED`), the fleet's metrics (`app.server.fleet.Replica.is_draining`), and the
+replica, which hands its streams over (`engine.server.hand_over_when_stopped`).
 
 Serve gives a replica 20 s and then kills it with its streams. Here it has as long as a request may take; one that hangs
 is unhealthy and is killed at once, so that it does not keep its GPU that long. The YAML's

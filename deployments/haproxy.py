@@ -181,7 +181,7 @@ _SERVE_ROUTES = (
     "acl this_machine src 127.0.0.0/8 ::1",
 )
 
-_DRAINED = "http-request return status 503 {answer} if {{ path /health }}"
+DRAINED = "http-request return status 503 {answer} if {{ path /health }}"
 """Added where Serve's own probe fails: before an ingress knows its routes, and half a minute before the ingress of a
 node without replicas is removed. `/health` goes through it, and Kubernetes sends requests as long as that is 200."""
 
@@ -193,7 +193,7 @@ ROUTER_BACKEND = f"http-{ROUTER}"
 _MODELS = f"!{{ be_name -m str {ROUTER_BACKEND} }}"
 """The condition for the backends of all other applications."""
 
-_AFFINITY = (
+AFFINITY = (
     f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }} {_MODELS}",
     f"http-request del-header {AFFINITY_HEADER}",
     "use-server %[var(txn.affinity)] if { var(txn.affinity) -m found }",
@@ -342,13 +342,13 @@ def write_script(directory: Path) -> Path:
     action = directory / "affinity.lua"
     action.write_text(AFFINITY_ACTION.read_text())
     actions = [f"lua-load-per-thread '{action}'"]
-    drained = [_DRAINED.format(answer=_answer(_ERRORS[503]))]
+    drained = [DRAINED.format(answer=_answer(_ERRORS[503]))]
     unrouted_forms = forms()
     _write_forms(unrouted_forms, directory)
     without = f" if {{ be_name -m str {ROUTER_BACKEND} }} {{ nbsrv lt 1 }}"
     absent = _answer(_ERRORS[503]) + _NO_SERVER
     waiting = [rule.replace("ANSWER", absent) for rule in _NO_WAIT]
-    backends = [*waiting, *_AFFINITY, *unrouted("request", unrouted_forms, directory, without)]
+    backends = [*waiting, *AFFINITY, *unrouted("request", unrouted_forms, directory, without)]
     backends.append(f"http-response wait-for-body time 1s if {_SERVES_404}")
     backends += unrouted("response", unrouted_forms, directory, f" if {_SERVES_404} {_SERVES_TEXT}")
     added = {"DEFAULTS": defaults(), "RULES": rules(), "DRAINED": drained, "ACTIONS": actions, "KEYED": backends}

@@ -1,7 +1,8 @@
 """The key that brings the turns of a conversation to the same replica of a deployment.
 
 The router keeps no table: the key is a hash of the request's own content, so that every router computes the same one.
-The ingress orders the replicas by each key (`deployments/affinity.lua`).
+The ingress orders the replicas by each key: `deployments/affinity.lua`, by the rules `deployments.haproxy.AFFINITY`. A
+*sticky* key's deployment is `app.routing.traffic.rendezvous`; a unit's hash is in `app.exposures.identity`.
 """
 
 import hashlib

@@ -244,12 +244,16 @@ class Reservation:
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         for limit in self._reserved:
             with self._limiter.failures_recorded():
-                if limit.kind == "concurrent":
-                    await self._store.release(limit.key, self._holder)
-                elif limit.kind == "tokens" and (spent := self._spent(limit, error)) != limit.cost:
-                    await self._store.add(limit.key, spent - limit.cost)
+                await self._settle(limit, error)
         if self._windows is not None:
             await asyncio.wait([self._windows])
+
+    async def _settle(self, limit: _Limit, error: BaseException | None) -> None:
+        """Charges what the request used, in place of the estimate that was reserved."""
+        if limit.kind == "concurrent":
+            await self._store.release(limit.key, self._holder)
+        elif limit.kind == "tokens" and (spent := self._spent(limit, error)) != limit.cost:
+            await self._store.add(limit.key, spent - limit.cost)
 
     def _spent(self, limit: _Limit, error: BaseException | None) -> int:
         """The tokens to charge: none for a request that failed, but those of one whose client disconnected or set a

@@ -247,6 +247,7 @@ def scores(key: str, traffic: Mapping[str, int]) -> dict[str, float]:
 
 
 def _score(key: str, name: str, weight: int) -> float:
+    """By the hash of a sticky key and a name."""
     digest = hashlib.blake2b(f"{len(key)}:{key}{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     uniform = (int.from_bytes(digest) + 0.5) / 2**64
     return -weight / math.log(uniform)
