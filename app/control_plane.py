@@ -132,7 +132,8 @@ class RunningReplicas:
         self.last: Replicas | None = None
         """The control plane's last answer, however old."""
         self._control, self._clock = control, clock
-        self._known: Replicas | None = None
+        self.known: Replicas | None = None
+        """Its last answer; None if it has not answered the last call."""
         self._asked_at = self._answered_at = float("-inf")
 
     async def now(self) -> Replicas | None:
@@ -145,12 +146,12 @@ class RunningReplicas:
             self._asked_at = self._clock()
             try:
                 async with asyncio.timeout(_PATIENCE_S):
-                    self._known = self.last = await self._control.replicas()
+                    self.known = self.last = await self._control.replicas()
                 self._answered_at = self._clock()
             except (UpstreamError, TimeoutError):
-                self._known = None
+                self.known = None
             self._asked_at = self._clock()
-        return self._known
+        return self.known
 
     async def latest(self) -> Replicas | None:
         """As `now`, but the last answer, however old (`silent_s`), if the control plane does not answer."""
@@ -172,7 +173,7 @@ class RunningReplicas:
     @property
     def silent_s(self) -> float | None:
         """Seconds since the control plane's last answer, infinite without any; None if it answers, or there is none."""
-        if self._control is None or self._known is not None:
+        if self._control is None or self.known is not None:
             return None
         return self._clock() - self._answered_at
 

@@ -30,6 +30,8 @@ MOST_REQUESTS = 500
 MOST_FAILED_ALIKE, MOST_KINDS = 40, 100
 """Failed requests are kept longer: of each kind the last ones, so that a flood of one kind hides no other."""
 MOST_ARMS = 200
+OTHER_ARMS: Arm = ("", "")
+"""The deployments beyond that, together."""
 MOST_ROUTERS = 2000
 MOST_RUNNING = 5000
 SILENT_S = 15.0
@@ -121,7 +123,7 @@ def _has_status(request: ListedRequest, wanted: str) -> bool:
 @dataclass(slots=True)
 class Cell:
     """What one deployment did in one point of time. `first_token`: observations by bucket. `longest_first_token_s`: the
-    longest of them; 0 if a report did not say it."""
+    longest of them; 0 if a report did not say it. `down_s`: seconds in which no replica ran; None: nobody says it."""
 
     requests: int = 0
     errors: int = 0
@@ -131,9 +133,12 @@ class Cell:
     first_token: dict[int, int] = field(default_factory=dict)
     longest_first_token_s: float = 0.0
     lost: int = 0
+    down_s: float | None = None
 
     def add(self, counts: "ArmCounts | Cell") -> None:
-        """Adds other counts of the same deployment."""
+        """Adds other counts of the same deployment. Cells are of different times."""
+        if isinstance(counts, Cell) and counts.down_s is not None:
+            self.down_s = (self.down_s or 0.0) + counts.down_s
         if counts.first_token:
             is_known = counts.longest_first_token_s and (self.longest_first_token_s or not self.first_token)
             longest = max(self.longest_first_token_s, counts.longest_first_token_s)
@@ -146,6 +151,16 @@ class Cell:
         self.output_tokens += counts.output_tokens
         for bucket, count in counts.first_token.items():
             self.first_token[bucket] = self.first_token.get(bucket, 0) + count
+
+
+def _note_replica(cells: Sequence[Cell], has_replica: bool) -> None:
+    """Notes what a router says of a period, in its `cells`: the finest is the period's own. Of several routers one that
+    knows of a replica is right: the others have not heard of it yet."""
+    finest, *_ = cells
+    before = finest.down_s
+    down_s = 0.0 if has_replica or before == 0 else PERIOD_S
+    for cell in cells:
+        cell.down_s = (cell.down_s or 0.0) + down_s - (before or 0.0)
 
 
 Points = OrderedDict[float, dict[Arm, Cell]]
@@ -398,9 +413,14 @@ class Board:
                         cell.first_token.clear()
         for counts in period.arms:
             arm = self._arm(counts)
-            for step, points in self._series.items():
-                at = period.at - period.at % step
-                points.setdefault(at, {}).setdefault(arm, Cell()).add(counts)
+            parts = [
+                points.setdefault(period.at - period.at % step, {}).setdefault(arm, Cell())
+                for step, points in self._series.items()
+            ]
+            for part in parts:
+                part.add(counts)
+            if counts.has_replica is not None and arm != OTHER_ARMS:
+                _note_replica(parts, counts.has_replica)
         self._unauthorized.add(period.at, period.unauthorized)
         self._unknown_routes.add(period.at, period.unknown_routes)
         day = int(period.at // DAY_S)
@@ -413,7 +433,7 @@ class Board:
     def _arm(self, counts: ArmCounts) -> Arm:
         arm = (counts.endpoint, counts.deployment)
         if arm not in self._arms and len(self._arms) >= MOST_ARMS:
-            return ("", "")
+            return OTHER_ARMS
         self._arms.add(arm)
         return arm
 
@@ -489,6 +509,7 @@ class Board:
             "output_tokens_per_s": [round(cell.output_tokens / seconds, 6) for cell, seconds in timed],
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
+            "down_s": [min(cell.down_s or 0.0, seconds) for cell, seconds in timed],
         }
 
     def _quantile(self, cell: Cell, share: float) -> float | None:

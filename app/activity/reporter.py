@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 from app.activity.board import Board
 from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts, decode_taken, encode
@@ -59,23 +60,30 @@ class ActivityReporter:
         self._read_used: Mapping[str, float] = {}
         self._read_unauthorized: Counter[str] = Counter()
         self._read_unknown: Counter[str] = Counter()
+        self._without_replica: set[Arm] = set()
         self._known_here = self._known_there = 0
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
         self._had_running_here = self._had_running_there = False
         self._backoff = Backoff()
 
-    def sampled(self, counts: Mapping[Arm, Counts]) -> None:
-        """Takes a reading of the counters, at the end of a period."""
+    def sampled(self, counts: Mapping[Arm, Counts], has_replica: Mapping[Arm, bool] = MappingProxyType({})) -> None:
+        """Takes a reading of the counters, at the end of a period. `has_replica`: where the router knows it."""
         before, self._read = self._read, counts
         used_before, self._read_used = self._read_used, dict(self._used())
         bounds: list[float] = []
         arms: list[ArmCounts] = []
-        for (endpoint, deployment), now in counts.items():
+        # The end of an outage is told, too: another router may notice it a little later.
+        told = {arm for arm, runs in has_replica.items() if not runs or arm in self._without_replica}
+        self._without_replica = {arm for arm, runs in has_replica.items() if not runs}
+        for endpoint, deployment in dict.fromkeys([*counts, *sorted(told)]):
+            now = counts.get((endpoint, deployment), Counts())
             new = now.since(before.get((endpoint, deployment), Counts()))
             if now.first_token.bounds:
                 bounds = list(now.first_token.bounds)
-            if (new.requests or new.lost) and endpoint:  # the others are management, and requests that name no endpoint
+            is_told = (endpoint, deployment) in told
+            # Without an endpoint: management, and requests that name none.
+            if (new.requests or new.lost or is_told) and endpoint:
                 buckets = {index: int(count) for index, count in enumerate(new.first_token.counts) if count}
                 arms.append(
                     ArmCounts(
@@ -89,6 +97,7 @@ class ActivityReporter:
                         first_token=buckets,
                         longest_first_token_s=new.first_token.longest,
                         lost=new.lost,
+                        has_replica=has_replica.get((endpoint, deployment)),
                     )
                 )
         used = {id: at for id, at in self._read_used.items() if used_before.get(id) != at}

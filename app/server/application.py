@@ -86,7 +86,7 @@ from app.server.models import ModelsApi
 from app.server.openapi import Operation, document, operations, with_endpoints
 from app.server.operations import Services, WatchedController, ask
 from app.server.overview import OverviewApi
-from app.server.replicas import Readiness, UnservedDemand
+from app.server.replicas import Readiness, UnservedDemand, has_replica
 from app.server.replicas import document as readiness_document
 from app.server.traffic import TrafficApi
 from app.telemetry.logs import Record, event
@@ -372,7 +372,8 @@ class Router:
 
     def _sampled(self, counts: Mapping[Arm, Counts]) -> None:
         """Runs every few seconds."""
-        self._activity.sampled(counts)
+        config = self.state.config()
+        self._activity.sampled(counts, has_replica(self._running.known, config) if config is not None else {})
         if self.state.snapshot is not None:
             self._deployments.check_open(self.state.snapshot)
 

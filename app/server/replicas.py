@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from app.access.caller import ConfigViews
+from app.access.caller import ConfigViews, behind
 from app.aio import run_in_background
 from app.answer_cache import AnswerCache
 from app.config.schema import Config
@@ -23,7 +23,23 @@ from app.control_plane import ControlPlane, Replicas, RunningReplicas
 from app.errors import UpstreamError
 from app.routing.admission import UnmetDemand
 from app.telemetry.logs import event
+from app.telemetry.periods import Arm
 from app.upstream.target import Target
+
+
+
+def has_replica(replicas: Replicas | None, config: Config) -> dict[Arm, bool]:
+    """Whether a replica of each deployment runs, by endpoint and deployment. One that is not known, or that is scaled to
+    zero, is left out: nobody expects it to run."""
+    if replicas is None:
+        return {}
+    return {
+        (name, deployment): not replicas.lacks(app)
+        for name, endpoint in config.endpoints.items()
+        for deployment in behind(endpoint)
+        if (app := config.deployments[deployment].app) is not None and app not in replicas.asleep
+    }
+
 
 CACHE_S = 1.0
 """Seconds between two probes of a server, however many requests come."""

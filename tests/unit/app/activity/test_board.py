@@ -481,3 +481,61 @@ def test_the_longest_time_is_unknown_if_a_router_of_an_earlier_version_reports_t
         board.take(report((), PeriodCounts(at, [1.0, 80.0, math.inf], [arm], []), router=router), NOW)
     (series,) = board.history("1h", NOW, None)["series"]
     assert max(filter(None, series["first_token_p95_s"])) > 3.0
+
+
+def outage(at: float, has_replica: bool | None, *, requests: int = 0) -> PeriodCounts:
+    return period(at, ArmCounts("chat", "blue", requests, has_replica=has_replica))
+
+
+def down(board: Board, name: str = "15m", now: float = NOW) -> list[float]:
+    """The seconds without a replica, of the points that have some."""
+    (series,) = board.history(name, now, None)["series"]
+    return [seconds for seconds in series["down_s"] if seconds]
+
+
+def test_an_outage_is_a_part_of_every_history_also_where_no_request_came() -> None:
+    board, at = Board(), NOW - NOW % 1800 - 1800
+    for number in range(30):  # five minutes
+        board.take(report((), outage(at + number * PERIOD_S, False)), NOW)
+    board.take(report((), outage(at + 300, True, requests=1)), NOW)
+    again = Board()
+    again.load(board.dump(), NOW)
+    for one in (board, again):
+        assert down(one, "15m", at + 900) == [PERIOD_S] * 30
+        assert down(one, "1h") == [60.0] * 5
+        assert down(one, "24h") == [300.0]
+        assert down(one, "7d") == [300.0]
+
+
+@given(st.permutations(["a", "b", "c"]))
+def test_of_several_routers_one_that_knows_of_a_replica_is_right(order: list[str]) -> None:
+    says: dict[str, list[bool | None]] = {"a": [False, False], "b": [False, True], "c": [None, None]}
+    board, at = Board(), NOW - NOW % 60 - 60
+    for router in order:
+        for number, has_replica in enumerate(says[router]):
+            board.take(report((), outage(at + number * PERIOD_S, has_replica, requests=1), router=router), NOW)
+    assert down(board) == down(board, "1h") == [PERIOD_S]
+
+
+def test_a_file_of_an_earlier_version_says_nothing_of_replicas() -> None:
+    board, at = Board(), NOW - 1200
+    board.take(report((), outage(at, None, requests=1)), NOW)
+    state = msgspec.msgpack.decode(board.dump())
+    for points in state["series"].values():
+        for _, cells in points:
+            for *_, cell in cells:
+                del cell["down_s"]
+    again = Board()
+    again.load(msgspec.msgpack.encode(state), NOW)
+    assert again.history("1h", NOW, None) == board.history("1h", NOW, None)
+    assert down(again, "1h") == []
+
+
+def test_no_outage_of_a_deployment_is_that_of_others_beyond_the_bound() -> None:
+    board = Board()
+    arms = [ArmCounts(f"e{number}", "d", has_replica=False) for number in range(MOST_ARMS + 9)]
+    board.take(report((), period(NOW - 60, *arms)), NOW)
+    others, *known = board.history("1h", NOW, None)["series"]
+    assert others["endpoint"] == ""
+    assert sum(others["down_s"]) == 0
+    assert [sum(one["down_s"]) for one in known] == [PERIOD_S] * MOST_ARMS

@@ -8,9 +8,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.json import encode as encode_json
 
 from app.activity.board import Board, Wanted
-from app.activity.report import PERIOD_S
+from app.activity.report import PERIOD_S, ActivityReport, Taken, decode
 from app.activity.reporter import ActivityReporter
 from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLog
 from app.engine.output import Usage
@@ -258,3 +259,24 @@ def test_of_many_running_requests_those_that_have_run_longest_are_reported() -> 
         record.error = "unauthorized"
         log.add(record, plan="", caller_id="", trace_id=0)
     assert [one.id for one in log.running()] == [record.request_id for record in records[7:]]
+
+
+async def test_a_router_says_where_no_replica_runs_and_when_there_is_one_again() -> None:
+    clock = Clock()
+    sent: list[ActivityReport] = []
+
+    async def deliver(report: bytes) -> bytes:
+        sent.append(decode(report))
+        return encode_json(Taken("keeper", 0.0))
+
+    reporter = ActivityReporter(RequestLog(), deliver, dict, clock=clock, every_s=0.001)
+    blue, green = ("chat", "blue"), ("chat", "green")
+    for has_replica in ({blue: True}, {blue: False, green: True}, {}, {blue: False}, {blue: True}, {blue: True}):
+        reporter.sampled({}, has_replica)
+        clock.now += PERIOD_S
+    (series,) = reporter.board.history("15m", clock.now + PERIOD_S, None)["series"]
+    assert (series["deployment"], sum(series["down_s"])) == ("blue", 2 * PERIOD_S)
+    async with reporter.running():
+        await wait_until_async(lambda: any(report.periods for report in sent))
+    periods = [(one.at, [arm.has_replica for arm in one.arms]) for report in sent for one in report.periods]
+    assert periods == [(NOW, [False]), (NOW + 2 * PERIOD_S, [False]), (NOW + 3 * PERIOD_S, [True])]

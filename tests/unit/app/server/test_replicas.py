@@ -11,7 +11,7 @@ from app.config.schema import parse
 from app.control_plane import RUNNING_EVERY_S, Replicas, RunningReplicas
 from app.errors import Unavailable
 from app.routing.admission import UnmetDemand
-from app.server.replicas import CACHE_S, Readiness, UnservedDemand, document
+from app.server.replicas import CACHE_S, Readiness, UnservedDemand, document, has_replica
 from app.upstream.target import RuntimeEnvironment, Target, targets
 from tests.support.processes.fake_control_plane import MemoryControl
 
@@ -205,3 +205,18 @@ async def test_before_the_first_configuration_there_is_no_demand() -> None:
     plane = control()
     await UnservedDemand(UnmetDemand(), lambda: None, plane).report(plane)
     assert plane.unserved == []
+
+
+async def test_a_deployment_lacks_a_replica_unless_it_is_scaled_to_zero_or_not_known() -> None:
+    given = Fixture({"blue": {"STARTING": 1}, "green": {}}, frozenset({"green"}))
+    assert has_replica(given.running.known, CONFIG) == {}, "nothing is known yet"
+    await given.running.now()
+    assert has_replica(given.running.known, CONFIG) == {("chat", "blue"): False}
+    given.plane.running = Replicas({"blue": {"RUNNING": 1}}, {})
+    given.now += RUNNING_EVERY_S
+    await given.running.now()
+    assert has_replica(given.running.known, CONFIG)["chat", "blue"] is True
+    given.plane.failure = Unavailable("no answer")
+    given.now += RUNNING_EVERY_S
+    await given.running.now()
+    assert has_replica(given.running.known, CONFIG) == {}
