@@ -404,6 +404,8 @@ interface RequestSeries {
   output_tokens_per_s: number[];
   first_token_p50_s: (number | null)[];
   first_token_p95_s: (number | null)[];
+  /** Seconds without a running replica; an older controller does not say. */
+  down_s?: number[];
 }
 
 /** Each series has one value for each of the times `at`. The last point ends `until`, and may be shorter than `step_s`. */

@@ -27,7 +27,6 @@ from app.telemetry.periods import Arm
 from app.upstream.target import Target
 
 
-
 def has_replica(replicas: Replicas | None, config: Config) -> dict[Arm, bool]:
     """Whether a replica of each deployment runs, by endpoint and deployment. One that is not known, or that is scaled to
     zero, is left out: nobody expects it to run."""

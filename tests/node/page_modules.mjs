@@ -24,7 +24,8 @@ const { decisionWords } = await load("experiments/words.js");
 const { attemptWords, besides, phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
 const { remarks } = await load("requests/recorded.js");
 const { planChanges } = await load("traffic/moves.js");
-const { amount } = await load("traffic/over_time.js");
+const { pointAt } = await load("parts.js");
+const { amount, lackWords } = await load("traffic/over_time.js");
 
 const ANSWER = [
   "text",
@@ -53,6 +54,7 @@ const FUNCTIONS = {
   ends,
   fieldOf,
   jsonText,
+  lackWords,
   likeness: (before, after) => likeness(diff(before, after)),
   messages,
   minute,
@@ -61,6 +63,7 @@ const FUNCTIONS = {
   percent,
   phases: (request) => phases(request).map((/** @type {any} */ part) => [part.name, part.from, part.to]),
   planChanges,
+  pointAt,
   python,
   reach,
   remarks,

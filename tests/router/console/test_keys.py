@@ -212,7 +212,7 @@ async def test_a_manager_creates_changes_and_revokes_a_key(
         used = row.get_by_role("cell").nth(3)
         await expect(used).to_have_text(re.compile(r"^\d\d:\d\d$"))  # the server knows it to the minute
         await expect(row).to_contain_text("by boss")
-        await expect(row.get_by_role("img")).to_have_attribute("aria-label", re.compile("last 14 days: (0, ){13}1"))
+        await expect(row.get_by_role("slider")).to_have_attribute("aria-label", re.compile("last 14 days: (0, ){13}1"))
         assert await page.get_by_role("main").locator("img").count() == 0
         assert await overflow(page) == 0
         assert await accessibility_problems(page) == []
@@ -249,7 +249,7 @@ async def test_a_manager_creates_changes_and_revokes_a_key(
         await expect(row.get_by_role("button")).to_have_count(0)
         await expect(row).to_contain_text("600 requests/min")
         await expect(used).to_have_text(re.compile(r"^\d\d:\d\d$"))
-        await expect(row.get_by_role("img")).to_have_attribute("aria-label", re.compile("last 14 days: (0, ){13}"))
+        await expect(row.get_by_role("slider")).to_have_attribute("aria-label", re.compile("last 14 days: (0, ){13}"))
         assert await status() == 401
     managed.deliver(access={**managed.config["access"], "managers": [], "viewers": ["boss"]})
     await page.goto("/ui#/glossary")

@@ -225,6 +225,72 @@ async def test_an_endpoint_without_a_replica_is_down(managed: Managed, open_page
     lead = chat(page).locator(".lead .mark-bad")
     await expect(lead).to_have_text("✕chat is down: no replica runs (1 starting).")
     await expect(chat(page).locator(".findings")).to_have_text("…No request has ended in the last minute.")
+    # Without any request, the charts have the outage soon.
+    await expect(chat(page).locator(".shaded")).to_have_text(
+        re.compile("^Shaded: no replica of blue .* and green .* ran.$")
+    )
+
+
+async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, open_page: OpenPage) -> None:
+    now = time.time()
+    first = now // 60 * 60 - 600
+    periods = []
+    for number in range(54):  # nine minutes, in whose fourth blue has no replica
+        is_down = 18 <= number < 24
+        blue = ArmCounts("chat", "blue", 0 if is_down else 10, has_replica=not is_down)
+        green = ArmCounts("chat", "green", 5, errors=5 if is_down else 0)
+        periods.append(PeriodCounts(first + number * PERIOD_S, [], [blue, green], []))
+    managed.controller.activity.board.take(ActivityReport("router", 0, [], periods), now)
+    page, _ = await open_page(managed.url)
+    history = await api_history(page, "1h")
+
+    async def as_at_first(route: Route) -> None:  # the next minute's has other points
+        await route.fulfill(json=history)
+
+    await page.route("**/api/history*", as_at_first)
+    await page.goto("/ui#/traffic")
+    await expect(chat(page).locator(".shaded")).to_have_text("Shaded: no replica of blue (60\u00a0s) ran.")
+    rates = chat(page).get_by_role("slider", name="Requests per second since")
+    await expect(rates.locator(".band")).to_have_count(1)
+    failed = chat(page).get_by_role("slider", name="Failed requests since")
+    await expect(failed.locator(".band")).to_have_count(1)
+    await failed.focus()
+    await page.keyboard.press("Shift+Tab")
+    await expect(rates).to_be_focused()
+    assert await rates.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
+    reading = chat(page).get_by_role("figure").first.locator(".reading")
+
+    def clock(at: float) -> str:
+        return time.strftime("%H:%M:%S", time.gmtime(at))
+
+    at = history["at"]
+    words = {
+        "End": clock(at[-1]),
+        "ArrowRight": clock(at[-1]),
+        "Home": clock(at[0]),
+        "ArrowLeft": clock(at[0]),
+    }
+    for key, said in words.items():
+        await page.keyboard.press(key)
+        await expect(reading).to_have_text(re.compile(f"^{said}: "))
+        await expect(rates).to_have_attribute("aria-valuetext", re.compile(f"^{said}: "))
+    there = at.index(first + 180)
+    for _ in range(there):
+        await page.keyboard.press("ArrowRight")
+    outage = f"{clock(first + 180)}: 0.5/s; no replica of blue ran"
+    await expect(reading).to_have_text(outage)
+    async with page.expect_response("**/api/overview"):
+        pass
+    await page.wait_for_timeout(200)  # the page has been drawn again
+    await expect(rates).to_have_attribute("aria-valuetext", outage)
+    await page.keyboard.press("Escape")
+    await expect(reading).to_have_text("")
+    await expect(rates).to_be_focused()
+    await page.keyboard.press("ArrowRight")
+    await expect(reading).to_have_text(re.compile(f"^{clock(first + 240)}: 1.5/s$"))
+    await page.keyboard.press("Tab")
+    await expect(reading).to_have_text("")
+    assert await accessibility_problems(page) == []
 
 
 async def test_refused_and_unanswered_requests_are_counted(managed: Managed, open_page: OpenPage) -> None:
@@ -558,6 +624,7 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     managed.deliver(console={"grafana_url": "https://grafana.example.com/d/router"})
     now = time.time()
     bounds = [0.05, 0.1, 0.5, math.inf]
+    outage = range(9000, 8100, -10)
     periods = [
         PeriodCounts(
             (now - ago) // PERIOD_S * PERIOD_S,
@@ -572,17 +639,21 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
                     output_tokens=900,
                     first_token={0: 30, 1: 8},
                 ),
-                ArmCounts("chat", "green", 4 + ago // 900, output_tokens=80, first_token={1: 3, 2: 1}),
+                *[ArmCounts("chat", "green", 4 + ago // 900, output_tokens=80, first_token={1: 3, 2: 1})]
+                * (ago not in outage),
             ],
             [],
         )
         for ago in range(6 * 3600, 600, -60)
     ]
     managed.controller.activity.board.take(ActivityReport("router", 0, [], periods), now)
+    without = [ArmCounts("chat", "green", has_replica=False)]
+    seen = [PeriodCounts((now - ago) // PERIOD_S * PERIOD_S, [], without, []) for ago in outage]
+    managed.controller.activity.board.take(ActivityReport("another router", 0, [], seen), now)
     page, _ = await open_page(managed.url, width=width, scheme=scheme)
     await page.goto("/ui#/traffic")
     chat = page.get_by_role("region", name="chat", exact=True)
-    await expect(chat.get_by_role("img", name="Failed requests since")).to_have_attribute(
+    await expect(chat.get_by_role("slider", name="Failed requests since")).to_have_attribute(
         "aria-label", re.compile(": 6$")
     )
     until = (now - PERIOD_S) // PERIOD_S * PERIOD_S
@@ -598,13 +669,14 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     ]
     await page.get_by_label("Charts of the last").select_option("6 hours")
     await expect(chat).to_contain_text("First token p95, green")
-    await expect(chat.get_by_role("img", name=re.compile("Requests per second since .*, at most "))).to_be_visible()
+    await expect(chat.get_by_role("slider", name=re.compile("Requests per second since .*, at most "))).to_be_visible()
     await expect(chat.get_by_role("figure")).to_have_count(6)
+    await expect(chat.locator(".shaded")).to_have_text("Shaded: no replica of green (15\u00a0min) ran.")
     deaths = chat.get_by_role("figure").filter(has_text="Streams whose engine died")
     await expect(deaths).to_contain_text("2 in all")
-    heights = await deaths.locator("rect").evaluate_all("bars => bars.map((bar) => bar.getAttribute('height'))")
+    heights = await deaths.locator(".column").evaluate_all("bars => bars.map((bar) => bar.getAttribute('height'))")
     (at,) = [place for place, height in enumerate(heights) if height != "0"]
-    picture = deaths.get_by_role("img")
+    picture = deaths.get_by_role("slider")
     width_px = ((await picture.bounding_box()) or {"width": 0.0})["width"]
     await picture.hover(position={"x": width_px * (at + 0.5) / len(heights), "y": 5})
     when = (await api_history(page, "6h"))["at"][at * 6]
@@ -620,7 +692,7 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     assert await accessibility_problems(page) == []
     await screenshot(page, name, whole=width < 1280)
     await page.get_by_label("Charts of the last").select_option("15 minutes")
-    await expect(chat.get_by_role("img", name="Failed requests since")).to_have_attribute(
+    await expect(chat.get_by_role("slider", name="Failed requests since")).to_have_attribute(
         "aria-label", re.compile(": 0$")
     )
     values = chat.get_by_role("figure").filter(has_text="Failed").locator(".values span")

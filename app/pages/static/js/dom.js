@@ -4,6 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const listeners = new WeakMap(); // element -> {type: handler}
 const keys = new WeakMap(); // element -> its identity among its siblings
 const standIns = new WeakMap(); // a comment -> the opaque element whose place it keeps in a new tree
+const MOVED = new Set(["aria-valuenow", "aria-valuetext"]);
 const AS_PROPERTY = new Set(["value", "checked", "disabled", "open", "selected", "indeterminate", "hidden"]);
 
 /**
@@ -193,8 +194,10 @@ function update(old, child) {
   }
   for (const { name } of [...old.attributes])
     if (!child.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  const isMoved = old.getAttribute("role") === "slider" && old === document.activeElement;
   for (const { name, value } of child.attributes) {
     if (old.getAttribute(name) === value) continue;
+    if (isMoved && MOVED.has(name)) continue; // a handler's: where the visitor has moved it
     if (name === "style")
       old.style.cssText = value; // the policy refuses the attribute
     else old.setAttribute(name, value);

@@ -39,6 +39,26 @@ export function notice(kind, ...content) {
   );
 }
 
+/**
+ * The point of a chart that a key leads to from another one; null for other keys.
+ *
+ * @param {string} key
+ * @param {number} point From 0.
+ * @param {number} count
+ */
+export function pointAt(key, point, count) {
+  /** @type {Record<string, number>} */
+  const points = {
+    ArrowLeft: point - 1,
+    ArrowDown: point - 1,
+    ArrowRight: point + 1,
+    ArrowUp: point + 1,
+    Home: 0,
+    End: count - 1,
+  };
+  return Object.hasOwn(points, key) ? Math.max(0, Math.min(points[key], count - 1)) : null;
+}
+
 const AGAIN = "This page asks again by itself.";
 
 /**

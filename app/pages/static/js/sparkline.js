@@ -1,6 +1,7 @@
 // A small chart, beside the number that it explains.
 
 import { find, h, svg } from "./dom.js";
+import { pointAt } from "./parts.js";
 
 const WIDTH = 120;
 const HEIGHT = 28;
@@ -8,27 +9,30 @@ const MOST_BARS = 60;
 
 /**
  * Bars from zero, one for each value, or for the sum of some where there are many. `label` says in words what they
- * show.
+ * show. `shares`: as `bands`.
  *
  * @param {readonly number[]} values
  * @param {string} label
+ * @param {readonly number[]} [shares]
  */
-export function bars(values, label) {
+export function bars(values, label, shares = []) {
+  const size = perBar(values.length);
   values = together(values);
   const most = Math.max(...values, 0);
   const width = WIDTH / Math.max(values.length, 1);
-  return picture(
-    label,
-    values.map((value, index) => {
+  return picture(label, [
+    ...bands(together(shares).map((share) => share / size)),
+    ...values.map((value, index) => {
       const height = most > 0 ? Math.max((HEIGHT * value) / most, value > 0 ? 1.5 : 0) : 0;
       return svg("rect", {
+        class: "column",
         x: String(index * width),
         y: String(HEIGHT - height),
         width: String(Math.max(width - 1, 0.5)),
         height: String(height),
       });
     }),
-  );
+  ]);
 }
 
 /**
@@ -52,13 +56,14 @@ export function together(values) {
 
 /**
  * A line, from zero to the highest value; it is broken where a value is missing, and a value between two gaps is a
- * dot. `arm`: the number of its colour.
+ * dot. `arm`: the number of its colour. `shares`: as `bands`.
  *
  * @param {readonly (number | null)[]} values
  * @param {string} label
  * @param {number} [arm]
+ * @param {readonly number[]} [shares]
  */
-export function line(values, label, arm = 1) {
+export function line(values, label, arm = 1, shares = []) {
   const most = Math.max(...values.map((value) => value ?? 0), 0);
   const step = WIDTH / Math.max(values.length - 1, 1);
   /** @param {number} value */
@@ -75,14 +80,37 @@ export function line(values, label, arm = 1) {
     isDrawn = value !== null;
   }
   return picture(label, [
+    ...bands(shares),
     svg("path", { d: path || "M0 0", class: `curve arm-stroke-${arm}` }),
     ...(dots ? [svg("path", { d: dots, class: `curve dot arm-stroke-${arm}` })] : []),
   ]);
 }
 
 /**
+ * What shades points: the more, the larger the share.
+ *
+ * @param {readonly number[]} shares From 0 to 1, one for each point.
+ */
+function bands(shares) {
+  const width = WIDTH / Math.max(shares.length, 1);
+  return shares.flatMap((share, index) =>
+    share > 0
+      ? svg("rect", {
+          class: "band",
+          x: String(index * width),
+          y: "0",
+          width: String(width),
+          height: String(HEIGHT),
+          "fill-opacity": String(0.15 + 0.15 * Math.min(share, 1)),
+        })
+      : [],
+  );
+}
+
+/**
  * A picture between its axes: from zero to `most`, and with labels of times from the first to the last. `readings` say
- * in words what its points show, from the first to the last: the one under the pointer takes the place of the times.
+ * in words what its points show, from the first to the last: the one under the pointer, or to which arrow keys have
+ * moved, takes the place of the times.
  *
  * @param {SVGElement} picture
  * @param {readonly string[]} times
@@ -90,20 +118,62 @@ export function line(values, label, arm = 1) {
  * @param {readonly string[]} [readings]
  */
 export function withAxes(picture, times, most = null, readings = []) {
+  const last = readings.length - 1;
+  /** @param {HTMLElement} plot */
+  const slider = (plot) => /** @type {SVGElement} */ (plot.querySelector(".sparkline"));
+  /**
+   * @param {SVGElement} of
+   * @param {number} point
+   */
+  const move = (of, point) => {
+    of.setAttribute("aria-valuenow", String(point));
+    of.setAttribute("aria-valuetext", readings[point]);
+  };
+  /**
+   * @param {HTMLElement} plot
+   * @param {number} point
+   */
+  const show = (plot, point) => {
+    const shown = Math.min(Math.max(point, 0), last);
+    move(slider(plot), shown);
+    find(plot, ".reading").textContent = readings[shown];
+  };
+  /** @param {HTMLElement} plot */
+  const pointOf = (plot) => Number(slider(plot).getAttribute("aria-valuenow"));
   /** @param {PointerEvent & {currentTarget: HTMLElement}} event */
   const read = ({ currentTarget: plot, clientX }) => {
-    const { left, width } = /** @type {SVGElement} */ (plot.querySelector(".sparkline")).getBoundingClientRect();
-    const point = Math.floor(((clientX - left) / width) * readings.length);
-    const reading = readings[Math.min(Math.max(point, 0), readings.length - 1)];
-    find(plot, ".reading").textContent = reading ?? "";
+    const { left, width } = slider(plot).getBoundingClientRect();
+    show(plot, Math.floor(((clientX - left) / width) * readings.length));
   };
-  /** @param {PointerEvent & {currentTarget: HTMLElement}} event */
+  /** @param {Event & {currentTarget: HTMLElement}} event */
   const leave = ({ currentTarget: plot }) => {
     find(plot, ".reading").textContent = "";
   };
+  /** @param {KeyboardEvent & {currentTarget: HTMLElement}} event */
+  const press = (event) => {
+    const plot = event.currentTarget;
+    const point = pointAt(event.key, pointOf(plot), readings.length);
+    if (point !== null) {
+      event.preventDefault(); // the page does not scroll
+      show(plot, point);
+    } else if (event.key === "Escape") leave(event);
+  };
+  const handlers = {
+    pointermove: read,
+    pointerdown: read,
+    pointerleave: leave,
+    keydown: press,
+    focusin: (/** @type {Event & {currentTarget: HTMLElement}} */ { currentTarget: plot }) => show(plot, pointOf(plot)),
+    focusout: leave,
+  };
+  if (readings.length) {
+    const attributes = { role: "slider", tabindex: "0", "aria-valuemin": "0", "aria-valuemax": String(last) };
+    for (const [name, value] of Object.entries(attributes)) picture.setAttribute(name, value);
+    move(picture, last);
+  }
   return h(
     "div",
-    { class: "plotted", on: readings.length ? { pointermove: read, pointerdown: read, pointerleave: leave } : {} },
+    { class: "plotted", on: readings.length ? handlers : {} },
     most === null
       ? null
       : h(

@@ -454,6 +454,22 @@ def test_a_name_in_a_filter_that_nothing_has_is_said() -> None:
     ]
 
 
+def test_deployments_without_a_replica_are_named_with_their_time() -> None:
+    lacks = [{"deployment": name, "seconds": seconds} for name, seconds in (("a", 20), ("b", 0), ("c", 60))]
+    assert call_all([("lackWords", (lacks, 60)), ("lackWords", (lacks,)), ("lackWords", (lacks[1:2], 60))]) == [
+        f"no replica of a (20{SPACE}s) and c ran",
+        f"no replica of a (20{SPACE}s) and c (60{SPACE}s) ran",
+        "",
+    ]
+
+
+def test_keys_move_between_the_points_of_a_chart() -> None:
+    keys = ["ArrowLeft", "ArrowRight", "ArrowDown", "ArrowUp", "Home", "End", "Tab", "toString"]
+    calls = [("pointAt", (key, point, 3)) for key in keys[:4] for point in (0, 2)]
+    assert call_all(calls) == [0, 1, 1, 2, 0, 1, 1, 2]
+    assert call_all([("pointAt", (key, 1, 3)) for key in keys[4:]]) == [0, 2, None, None]
+
+
 def test_no_replica_is_called_good_while_its_deployment_s_breaker_is_open() -> None:
     """Serve lists a dead replica as running until its own check has failed."""
     given: list[tuple[Any, str, bool]] = [

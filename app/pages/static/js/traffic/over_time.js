@@ -1,9 +1,11 @@
 // What an endpoint did in the chosen time: rates, failures and times to the first token, as small charts.
 
 import { h } from "../dom.js";
-import { moment, number, seconds, ticks, whole } from "../format.js";
+import { duration, list, moment, number, seconds, ticks, whole } from "../format.js";
 import { swatch } from "../parts.js";
 import { bars, line, perBar, together, withAxes } from "../sparkline.js";
+
+/** @typedef {{deployment: string, seconds: readonly number[]}} Lack The seconds of each point without a replica. */
 
 const GENERATING = new Set(["chat", "completions", "responses"]); // the tasks whose answers are made token by token
 
@@ -49,6 +51,8 @@ export function overTime(history, endpoint) {
   const own = history.series.filter((series) => series.endpoint === endpoint.endpoint);
   if (!own.length) return h("p", { class: "hint", key: "over-time" }, "No request has ended in the charts' time.");
   const { at, until } = history;
+  /** @param {readonly number[]} values */
+  const sum = (values) => values.reduce((a, b) => a + b, 0);
   const since = moment(at[0]);
   const times = ticks([at[0], (at[0] + until) / 2, until]);
   /** @param {(series: RequestSeries) => readonly number[]} values */
@@ -60,9 +64,32 @@ export function overTime(history, endpoint) {
   const lost = total((series) => series.lost);
   const tokens = total((series) => series.output_tokens_per_s);
   /** @param {readonly number[]} values */
-  const sum = (values) => values.reduce((a, b) => a + b, 0);
-  /** @param {readonly number[]} values */
   const inAll = (values) => `${whole(amount(values, history))} in all`;
+  /** @param {number} index */
+  const lengthOf = (index) => (at[index + 1] ?? until) - at[index];
+  const lacks = endpoint.deployments
+    .filter(({ role }) => role === "traffic" || role === "fallback")
+    .map(({ deployment }) => ({
+      deployment,
+      seconds: own.find((series) => series.deployment === deployment)?.down_s ?? at.map(() => 0),
+    }));
+  /** @param {Lack[]} of */
+  const shares = (of) =>
+    at.map((_, index) => of.reduce((all, { seconds }) => all + seconds[index], 0) / (of.length * lengthOf(index) || 1));
+  /**
+   * @param {Lack[]} of
+   * @param {number} from
+   * @param {number} [points]
+   */
+  const lacking = (of, from, points = 1) => {
+    const to = Math.min(from + points, at.length);
+    const words = lackWords(
+      of.map(({ deployment, seconds }) => ({ deployment, seconds: sum(seconds.slice(from, to)) })),
+      at[to - 1] + lengthOf(to - 1) - at[from],
+    );
+    return words && `; ${words}`;
+  };
+  const all = lackWords(lacks.map(({ deployment, seconds }) => ({ deployment, seconds: sum(seconds) })));
   const arms = endpoint.deployments.filter((deployment) => deployment.role === "traffic");
   const most = (/** @type {readonly number[]} */ values) => number(Math.max(...values));
   /**
@@ -83,9 +110,12 @@ export function overTime(history, endpoint) {
   /**
    * @param {readonly (number | null)[]} values
    * @param {(value: number) => string} words
+   * @param {Lack[]} [of]
    */
-  const points = (values, words) =>
-    values.map((value, index) => (value === null ? "" : `${moment(at[index])}: ${words(value)}`));
+  const points = (values, words, of = lacks) =>
+    values.map(
+      (value, index) => `${moment(at[index])}: ${value === null ? "no value" : words(value)}${lacking(of, index)}`,
+    );
   /**
    * @param {string} name
    * @param {string} what
@@ -95,17 +125,20 @@ export function overTime(history, endpoint) {
   const counted = (name, what, values, more = "") =>
     chart(
       name,
-      bars(values, `${what} since ${since}: ${whole(sum(values))}`),
+      bars(values, `${what} since ${since}: ${whole(sum(values))}`, shares(lacks)),
       highestBar(values),
       `${whole(sum(values))} in all${more}`,
-      together(values).map((value, index) => `${moment(at[index * perBar(at.length)])}: ${whole(value)}`),
+      together(values).map((value, index) => {
+        const size = perBar(at.length);
+        return `${moment(at[index * size])}: ${whole(value)}${lacking(lacks, index * size, size)}`;
+      }),
     );
   return h(
     "div",
     { class: "over-time", key: "over-time" },
     chart(
       "Requests per second",
-      line(rates, `Requests per second since ${since}, at most ${most(rates)}`),
+      line(rates, `Requests per second since ${since}, at most ${most(rates)}`, 1, shares(lacks)),
       most(rates),
       inAll(rates),
       points(rates, (rate) => `${number(rate)}/s`),
@@ -116,7 +149,7 @@ export function overTime(history, endpoint) {
     sum(tokens) || endpoint.tasks.some((task) => GENERATING.has(task))
       ? chart(
           "Tokens per second",
-          line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`),
+          line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`, 1, shares(lacks)),
           most(tokens),
           inAll(tokens),
           points(tokens, (rate) => `${number(rate)} tokens/s`),
@@ -128,15 +161,33 @@ export function overTime(history, endpoint) {
       const known = values.filter((value) => value !== null);
       if (!known.length) return null;
       const longest = seconds(Math.max(...known));
+      const label = `95th percentile of ${deployment}'s first token since ${since}, at most ${longest}`;
+      const lack = lacks.filter((one) => one.deployment === deployment);
       return chart(
         [swatch(colour), `First token p95, ${deployment}`],
-        line(values, `95th percentile of ${deployment}'s first token since ${since}, at most ${longest}`, colour ?? 1),
+        line(values, label, colour ?? 1, shares(lack)),
         longest,
         null,
-        points(values, (value) => seconds(value)),
+        points(values, (value) => seconds(value), lack),
       );
     }),
+    all &&
+      h("p", { class: "hint small shaded", key: "shaded" }, h("span", { "aria-hidden": "true" }), `Shaded: ${all}.`),
   );
+}
+
+/**
+ * Where no replica ran, in words; "" if replicas of all ran. `length`: the seconds that are looked at, of which a
+ * deployment that had no replica in all of them has no own ones.
+ *
+ * @param {readonly {deployment: string, seconds: number}[]} lacks
+ * @param {number} [length]
+ */
+export function lackWords(lacks, length = Infinity) {
+  const names = lacks
+    .filter(({ seconds }) => seconds > 0)
+    .map(({ deployment, seconds }) => (seconds < length ? `${deployment} (${duration(seconds)})` : deployment));
+  return names.length ? `no replica of ${list(names)} ran` : "";
 }
 
 /**
