@@ -209,6 +209,20 @@ async def test_the_chart_draws_the_history(compared: Compared, open_page: OpenPa
     assert inked > 0.15, "the bands fill a good part of it"
     await page.locator(".u-over").hover()
     await expect(page.locator(".readout")).to_contain_text("between")
+    chart = page.get_by_role("slider", name="The effect over time")
+    await page.get_by_role("heading", level=1).hover()
+    await chart.focus()
+    said = []
+    for key in ("Home", "ArrowLeft", "ArrowRight", "End", "ArrowRight", "ArrowLeft"):
+        await page.keyboard.press(key)
+        said.append(await chart.get_attribute("aria-valuetext"))
+        await expect(page.locator(".readout")).to_have_text(said[-1] or "nothing")
+    assert said[0] == said[1] != said[2], "there is none before the first look"
+    assert said[3] == said[4] != said[5]
+    assert await chart.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".readout")).to_be_empty()
+    assert await accessibility_problems(page) == []
     await page.get_by_label("Metric", exact=True).select_option(label=f"thumbs, {GREEN}")
     await expect(page.get_by_text("higher is better").first).to_be_visible()
 

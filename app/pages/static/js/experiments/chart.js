@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { count, moment, ticks } from "../format.js";
+import { pointAt } from "../parts.js";
 import { CHANGED } from "../theme.js";
 import { ends } from "./interval.js";
 import { amount, effectInWords, verdictInWords } from "./words.js";
@@ -11,7 +12,14 @@ const LABEL_TURNS = 0.6; // beyond this part of the plot, the verdict's label is
 
 /** `points`: looks; `plans`: when the traffic changed (Unix seconds). Returns an element with `draw()` and `end()`. */
 export function chart() {
-  const place = h("div", { class: "plot", opaque: true, "aria-hidden": "true" });
+  const place = h("div", {
+    class: "plot",
+    opaque: true,
+    role: "slider",
+    tabindex: "0",
+    "aria-label": "The effect over time",
+    on: { keydown: press, focus: () => goTo(current), blur: leave },
+  });
   const words = h("p", { class: "hint small" });
   const readout = h("p", { class: "hint small readout", "aria-hidden": "true" });
   const latch = h("span", { class: "latched" }); // an element rather than ink: it has a label, and is above the band
@@ -27,6 +35,7 @@ export function chart() {
   /** @type {number[]} */
   let marks = [];
   let minimal = 0;
+  let current = 0; // the look that arrow keys have moved to
   let axisEnds = { low: -0.1, high: 0.1 };
 
   /** @param {string} name */
@@ -92,12 +101,48 @@ export function chart() {
 
   /** @param {any} u */
   function point({ cursor: { idx } }) {
-    if (shown === null) return;
+    if (typeof idx === "number") current = idx;
+    readout.textContent = typeof idx === "number" ? reading(idx) : "";
+  }
+
+  /** @param {number} index */
+  function reading(index) {
+    if (shown === null) return "";
     const [comparison, points] = shown;
-    const point = points[idx];
-    readout.textContent = point
+    const point = points[index];
+    return point
       ? `${moment(point.at)}: ${amount(point.effect.estimate, comparison.scale)}, ${between(point, comparison)}`
       : "";
+  }
+
+  /** @param {number} index */
+  function move(index) {
+    const last = (shown?.[1].length ?? 1) - 1;
+    current = Math.min(index, last);
+    const values = { valuemin: "0", valuemax: String(last), valuenow: String(current), valuetext: reading(current) };
+    for (const [name, value] of Object.entries(values)) place.setAttribute(`aria-${name}`, value);
+  }
+
+  /** @param {number} index */
+  function goTo(index) {
+    const look = shown?.[1][index];
+    if (look && plot) plot.setCursor({ left: plot.valToPos(look.at, "x"), top: 0 });
+    move(index); // of looks on one pixel, the cursor knows only one
+    readout.textContent = reading(current);
+  }
+
+  function leave() {
+    plot?.setCursor({ left: -10, top: -10 });
+    readout.textContent = "";
+  }
+
+  /** @param {KeyboardEvent} event */
+  function press(event) {
+    const index = pointAt(event.key, current, shown?.[1].length ?? 0);
+    if (index !== null) {
+      event.preventDefault(); // the page does not scroll
+      goTo(index);
+    } else if (event.key === "Escape") leave();
   }
 
   /**
@@ -174,6 +219,7 @@ export function chart() {
       if (usable.length === 0 || (isOld && plot)) return;
       const again = isSame && plot !== null;
       shown = [comparison, usable, plans];
+      if (document.activeElement !== place) move(usable.length - 1);
       if (Plot === null) return;
       if (!again) build(...shown);
       else {
