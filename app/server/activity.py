@@ -31,7 +31,7 @@ from app.dialects.schemas import Schema
 from app.errors import BadRequest, Forbidden, NotFound
 from app.exposures.identity import request_hash
 from app.server.openapi import Operation
-from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, ask_in_time, openai_words
+from app.server.operations import Api, ApiRoute, OperationContext, Services, ask, ask_in_time, openai_words, seconds_in
 
 NOWHERE = "-"
 """In place of an endpoint's name: requests that reached none."""
@@ -161,7 +161,7 @@ def wanted_requests(
         raise BadRequest(
             f"status: '{status}' is neither {', '.join(_STATUSES)}, a status nor 4xx or 5xx", param="status"
         )
-    last_s = _number(query, "last_s")
+    last_s = seconds_in(query, "last_s")
     return Wanted(
         endpoints=endpoints,
         caller_id=None if sees_all else caller.id,
@@ -172,22 +172,10 @@ def wanted_requests(
         caller=query.get("caller"),
         status=status,
         error=query.get("error"),
-        slower_than_s=_number(query, "slower_than_s"),
+        slower_than_s=seconds_in(query, "slower_than_s"),
         ended_since=None if last_s is None else time.time() - last_s,
         limit=_limit(query),
     )
-
-
-def _number(query: Mapping[str, str], name: str) -> float | None:
-    if (text := query.get(name)) is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise BadRequest(f"{name}: '{text}' is no number of seconds", param=name)
-    return value
 
 
 def _limit(query: Mapping[str, str]) -> int:

@@ -258,7 +258,7 @@ class Router:
             MirrorApi(services),
             self._overview,
             ExportApi(services, exports=exports),
-            AuditApi(services, keeping=keeping),
+            AuditApi(services, keeping=keeping, clock=clock),
             CallersApi(services, use=self.state.requests.caller_use),
             KeysApi(services),
             ActivityApi(services, own=self._activity.board),

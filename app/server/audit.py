@@ -4,6 +4,7 @@ Where records of the audit log are kept: by the controller of experiments, else 
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +15,20 @@ from starlette.requests import Request as HTTPRequest
 from app.config.schema import Config
 from app.dialects.base import Reply
 from app.dialects.schemas import Schema
-from app.errors import Unavailable
+from app.errors import BadRequest, Unavailable
 from app.exposures.audit import OUTCOMES, AuditRecord
 from app.exposures.controller_client import Answer, ControllerClient
-from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, ask, openai_words, refusal
+from app.server.operations import (
+    Api,
+    ApiRoute,
+    OperationContext,
+    RoutedApi,
+    Services,
+    ask,
+    openai_words,
+    refusal,
+    seconds_in,
+)
 
 if TYPE_CHECKING:
     from app.experiments.audit import AuditTrail
@@ -83,12 +94,13 @@ class AuditKeeping:
 class AuditApi(RoutedApi):
     """The route."""
 
-    def __init__(self, services: Services, *, keeping: AuditKeeping) -> None:
-        self._access, self._keeping = services.access, keeping
+    def __init__(self, services: Services, *, keeping: AuditKeeping, clock: Callable[[], float] = time.time) -> None:
+        self._access, self._keeping, self._clock = services.access, keeping, clock
         self._api = Api("switchyard", services, openai_words)
         query: dict[str, Schema] = {
             "since": {"description": "Unix seconds, or ISO 8601 (UTC)"},
             "until": {"description": "The same; not included"},
+            "last_s": {"type": "number", "minimum": 0, "description": "Those of the last seconds, in place of `since`"},
             "before": {"description": "Only records older than this id: the next page"},
             "limit": {"type": "integer", "minimum": 1, "maximum": 10000},
             "action": {"description": "The operation's name, as in the access log"},
@@ -107,5 +119,11 @@ class AuditApi(RoutedApi):
 
     async def _audit(self, request: HTTPRequest, context: OperationContext) -> Reply:
         self._access.roles.require_viewer(context.caller, "read the audit log")
-        answer = await self._keeping.answer(dict(request.query_params))
+        query = dict(request.query_params)
+        if (last_s := seconds_in(query, "last_s")) is not None:
+            if "since" in query:
+                raise BadRequest("last_s: cannot be combined with `since`", param="last_s")
+            query["since"] = str(self._clock() - last_s)
+        query.pop("last_s", None)
+        answer = await self._keeping.answer(query)
         return Reply(answer.body, answer.status, answer.media_type, {"cache-control": "no-store"})

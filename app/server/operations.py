@@ -357,6 +357,19 @@ async def _with_known_query(entry: ApiRoute, request: HTTPRequest, context: Oper
     return await entry.handler(request, context)
 
 
+def seconds_in(query: Mapping[str, str], name: str) -> float | None:
+    """The number of seconds that a query has under `name`. Raises BadRequest."""
+    if (text := query.get(name)) is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise BadRequest(f"{name}: '{text}' is no number of seconds", param=name)
+    return value
+
+
 def check_query(request: HTTPRequest, known: Collection[str]) -> None:
     """Raises BadRequest for a parameter of the query that is not `known`: it would have no effect."""
     if unknown := [name for name in request.query_params if name not in known]:

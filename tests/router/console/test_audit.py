@@ -2,13 +2,16 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from app.exposures.audit import AuditRecord
 from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 
@@ -118,6 +121,40 @@ async def test_the_filters_offer_also_what_no_shown_record_has(managed: Managed,
     await expect(rows).to_have_count(50)
     assert await page.get_by_label("Who").locator("option").all_inner_texts() == ["everyone", "boss"]
     await page.unroute_all(behavior="wait")
+
+
+async def test_records_of_the_chosen_time_are_shown_and_exported(
+    managed: Managed, open_page: OpenPage, tmp_path: Path
+) -> None:
+    records = [
+        AuditRecord(
+            id=str(number),
+            at=time.time() - ago,
+            action="put_traffic",
+            outcome="accepted",
+            status=200,
+            reason=f"{ago} s ago",
+        )
+        for number, ago in enumerate((40 * 86400, 2 * 3600, 60))
+    ]
+    await managed.controller.ask("POST", "/audit", {}, msgspec.json.encode(records))
+    page, _ = await open_page(managed.url)
+    await page.goto("/ui#/audit?last_s=3600")
+    rows = page.get_by_role("region", name="Audit log").locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text("60 s ago")
+    chosen = page.get_by_label("In the last")
+    await expect(chosen).to_have_value("3600")
+    async with page.expect_download() as saving:
+        await page.get_by_role("button", name="Export").click()
+    await (await saving.value).save_as(tmp_path / "saved")
+    assert [json.loads(line)["id"] for line in (tmp_path / "saved").read_text().splitlines()] == ["2"]
+    for label, count in (("6 hours", 2), ("30 days", 2), ("any time", 3)):
+        await chosen.select_option(label)
+        await expect(rows).to_have_count(count)
+    for query in ("last_s=soon", "last_s=-1", "last_s=60&since=2026-11-12"):
+        refused = await page.request.get(f"/api/audit?{query}")
+        assert (refused.status, (await refused.json())["error"]["param"]) == (400, "last_s")
 
 
 async def test_a_wrong_filter_of_the_address_is_said_and_the_others_hold(managed: Managed, open_page: OpenPage) -> None:
