@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from app.aio import run_in_background
@@ -65,12 +66,14 @@ RUNNING, STARTING = "RUNNING", "STARTING"
 class Replicas(NamedTuple):
     """The replicas that the control plane runs. `applications`: their number by state, for each application; except for
     `RUNNING` and `STARTING`, the states' names are the control plane's own. `routers`: the replicas of the router.
-    `asleep`: applications that are to have no replica until a request comes.
+    `asleep`: applications that are to have no replica until a request comes. `ids`: those of each application's running
+    replicas, which are their engines' names.
     """
 
     applications: Mapping[str, Mapping[str, int]]
     routers: Mapping[str, int]
     asleep: Collection[str] = frozenset()
+    ids: Mapping[str, Collection[str]] = MappingProxyType({})
 
     def running(self, application: str | None) -> int:
         """How many take requests; 0 also for None and for applications that do not run here."""

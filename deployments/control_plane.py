@@ -29,7 +29,7 @@ TIMEOUT_S = 10.0
 Read = Callable[[Any], tuple[Any, str, str, float, dict[str, float]]]
 Replace = Callable[[Any, Any, Any], Literal["replaced", "changed", "busy"]]
 Report = Callable[[Any, dict[str, int], str], None]
-Count = Callable[[Any], tuple[dict[str, dict[str, int]], set[str]]]
+Count = Callable[[Any], tuple[dict[str, dict[str, int]], set[str], dict[str, list[str]]]]
 
 
 class ServeControl:
@@ -62,10 +62,10 @@ class ServeControl:
     async def replicas(self) -> Replicas:
         """Serve's replicas by Serve's own state names: RUNNING, STARTING … Raises Unavailable."""
         try:
-            running, asleep = await self.call(_count_function())
+            running, asleep, ids = await self.call(_count_function())
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
-        return Replicas(running, running.get(self._application, {}), asleep)
+        return Replicas(running, running.get(self._application, {}), asleep, ids)
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
         """Reports unserved requests as queued at a handle, since Serve counts those. Raises Unavailable."""
@@ -164,10 +164,12 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
 
 
 def _count_function() -> Count:
-    """Like `_controller_functions`: the number of replicas of each application by state."""
+    """Like `_controller_functions`: the number of replicas of each application by state, the applications that are to
+    have none, and the ids of the running ones."""
 
-    def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str]]:
+    def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str], dict[str, list[str]]]:
         applications: dict[str, dict[str, int]] = {}
+        ids: dict[str, list[str]] = {}
         awake: set[str] = set()
         for id, deployment in controller.deployment_state_manager._deployment_states.items():
             states = applications.setdefault(id.app_name, {})
@@ -175,7 +177,9 @@ def _count_function() -> Count:
                 awake.add(id.app_name)
             for replica in deployment.list_replica_details():
                 states[replica.state.value] = states.get(replica.state.value, 0) + 1
-        return applications, applications.keys() - awake
+                if replica.state.value == "RUNNING":
+                    ids.setdefault(id.app_name, []).append(replica.replica_id)
+        return applications, applications.keys() - awake, ids
 
     return count
 

@@ -285,7 +285,7 @@ class Attempt:
 
     async def _cleared(self) -> None:
         """Tells the fuse that an engine has answered the request."""
-        self._exchange.state.fuse.answered(await self._exchange.fingerprint())
+        self._exchange.state.fuse.answered(await self._exchange.fingerprint(), self._exchange.record.engine)
 
     async def _blame(self, error: UpstreamError) -> None:
         """Reports an attempt that failed before the first byte; raises BadRequest if the request itself is to blame.

@@ -242,6 +242,8 @@ interface Deployment extends Outcomes {
   called: boolean;
   stopped: boolean;
   replicas: Record<string, number> | null;
+  /** Of those that run, by the control plane: the ones whose engines requests have seen die. */
+  dead?: number;
   asleep: boolean;
   /** Its replicas are this cluster's, and nothing has told of them. */
   is_unknown: boolean;

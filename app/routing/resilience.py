@@ -17,7 +17,7 @@ The fuse: no request may kill one engine after the other.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -179,12 +179,14 @@ _MOST_DEATHS, _MOST_BODIES = 64, 1024
 @dataclass(slots=True)
 class _Death:
     """`bodies`: those under way on the engine, and whether each had a new token of it. Only the last `_MOST_BODIES`.
-    `answered`: those of them that an engine has answered since."""
+    `answered`: those of them that an engine has answered since. `is_false`: the engine itself has answered since, so
+    that only a connection to it had ended."""
 
     deployment: str
     at: float
     bodies: dict[bytes, bool] = field(default_factory=dict)
     answered: set[bytes] = field(default_factory=set)
+    is_false: bool = False
 
 
 class Suspicion(NamedTuple):
@@ -216,7 +218,8 @@ class Fuse:
             if now - before <= DEATHS_S:
                 self._blown.add(deployment)
         self._forget(now)
-        bodies = self._death(deployment, engine, now).bodies
+        death = self._death(deployment, engine, now)
+        death.is_false, bodies = False, death.bodies
         bodies[body] = bodies.pop(body, False) or had_tokens
         if len(bodies) > _MOST_BODIES:
             del bodies[next(iter(bodies))]
@@ -233,8 +236,10 @@ class Fuse:
         """Notes that a check of the deployment has passed."""
         self._blown.discard(deployment)
 
-    def answered(self, body: bytes) -> None:
-        """Notes that an engine has answered the body."""
+    def answered(self, body: bytes, engine: str = "") -> None:
+        """Notes that an engine has answered the body; "": one that has not told its name."""
+        if (death := self._deaths.get(engine)) is not None:
+            death.is_false = True
         for death in self._deaths.values():
             if body in death.bodies:
                 death.answered.add(body)
@@ -245,6 +250,11 @@ class Fuse:
         if self._deaths:
             self._forget(self._clock())
         return bool(self._deaths)
+
+    def dead(self) -> Collection[str]:
+        """The engines that have died in the last minute, as far as their names are known."""
+        self._forget(self._clock())
+        return {engine for engine, death in self._deaths.items() if not death.is_false}
 
     def suspicion(self, body: bytes) -> Suspicion | None:
         """Why the body is refused; None if it is not."""

@@ -247,6 +247,7 @@ class Router:
             stops=self._stops_in_force,
             waiting=self.state.requests.waiting,
             paused=self.state.requests.paused,
+            dead=self.state.fuse.dead,
             sampled=self._sampled,
         )
         known = KnownFleet(fleet) if fleet is not None else None

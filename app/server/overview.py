@@ -33,7 +33,7 @@ CACHE_S = 1.0
 class OverviewApi(RoutedApi):
     """The routes. `queued` returns the number of requests in each endpoint's queue, `stops` the stopped deployments of
     each, `waiting` for how many seconds requests have waited for each arm's answer, and `paused` streams for another
-    engine. `clock`: monotonic seconds."""
+    engine; `dead`, which engines have died lately. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -44,12 +44,13 @@ class OverviewApi(RoutedApi):
         stops: Callable[[], Mapping[str, Collection[str]]],
         waiting: Callable[[], Mapping[Arm, Sequence[float]]] = dict,
         paused: Callable[[], Mapping[Arm, Sequence[float]]] = dict,
+        dead: Callable[[], Collection[str]] = frozenset,
         sampled: Callable[[Mapping[Arm, Counts]], None] = lambda counts: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._services, self._running, self._clock = services, running, clock
         self._queued, self._stops, self._sampled = queued, stops, sampled
-        self._waiting, self._paused = waiting, paused
+        self._waiting, self._paused, self._dead = waiting, paused, dead
         self._recent = Recent(services.telemetry, clock())
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, RecentCounts | None] = (float("-inf"), None)
@@ -123,6 +124,7 @@ class OverviewApi(RoutedApi):
             self._waiting(),
             self._paused(),
             self._running.silent_s,
+            self._dead(),
         )
         return {
             "at": time.time(),

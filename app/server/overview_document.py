@@ -46,7 +46,8 @@ class Present(NamedTuple):
     """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown. `keys`: the
     sticky keys that each endpoint has had in the window. `called`: the deployments that this router has sent anything.
     `waiting`: for how long requests have waited for the first byte of an answer, in seconds, and `paused`, streams for
-    another engine. `silent_s`: the age of `replicas`, if the control plane does not answer."""
+    another engine. `silent_s`: the age of `replicas`, if the control plane does not answer. `dead`: engines that have
+    died lately, which the control plane may still call running."""
 
     in_flight: Mapping[Arm, int]
     queued: Mapping[str, int]
@@ -58,6 +59,7 @@ class Present(NamedTuple):
     waiting: Mapping[Arm, Sequence[float]] = {}
     paused: Mapping[Arm, Sequence[float]] = {}
     silent_s: float | None = None
+    dead: Collection[str] = frozenset()
 
 
 class EndpointFact(NamedTuple):
@@ -134,6 +136,7 @@ def _endpoint(
                 "called": arm in present.called,
                 "stopped": arm in present.stops.get(name, ()),
                 "replicas": _replicas(arm, config, present.replicas),
+                "dead": _dead(arm, config, present),
                 "asleep": _is_asleep(arm, config, present.replicas),
                 "is_unknown": present.replicas is None
                 and present.silent_s is not None
@@ -197,6 +200,13 @@ def _replicas(name: str, config: Config, replicas: Replicas | None) -> dict[str,
     """The states of a deployment's replicas; None if it is served elsewhere, or if they are unknown."""
     app = _app(name, config)
     return dict(replicas.applications.get(app, {})) if replicas is not None and app is not None else None
+
+
+def _dead(name: str, config: Config, present: Present) -> int:
+    """How many of a deployment's replicas have died, though the control plane has not noticed it."""
+    app = _app(name, config)
+    ids = present.replicas.ids.get(app, ()) if present.replicas is not None and app is not None else ()
+    return len(set(ids).intersection(present.dead))
 
 
 def _is_asleep(name: str, config: Config, replicas: Replicas | None) -> bool:

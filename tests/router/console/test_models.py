@@ -181,6 +181,18 @@ async def test_the_page_shows_what_the_api_says(
     await expect(summary.locator("..")).to_have_attribute("open", "")
 
 
+async def test_a_replica_without_an_answer_is_not_counted_as_running(loaded: Loaded, open_page: OpenPage) -> None:
+    """Serve lists one that has died as running until its own check has failed."""
+    del loaded.fleet.cards["a1x7k2"]
+    page, _ = await open_page(loaded.url)
+    await page.goto("/ui#/models")
+    first = page.get_by_role("region", name="qwen3-8b", exact=True)
+    await expect(first.locator(".figure").nth(0)).to_have_text("1 replica runs")
+    await expect(first.locator(".figure").nth(1)).to_have_text("1 does not answer")
+    state = first.get_by_role("row").filter(has_text="a1x7k2").get_by_role("cell").first
+    await expect(state).to_have_text("✕does not answerrunning, says Ray Serve")
+
+
 async def test_an_unhealthy_application_says_what_has_happened(loaded: Loaded, open_page: OpenPage) -> None:
     page, _ = await open_page(loaded.url)
 

@@ -231,6 +231,23 @@ async def test_an_endpoint_without_a_replica_is_down(managed: Managed, open_page
     )
 
 
+async def test_a_replica_that_has_died_does_not_run_though_serve_lists_it(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    app = {name: {"app": name, "model": f"{name}-model"} for name in ("blue", "green")}
+    managed.deliver(deployments={**managed.config["deployments"], **app})
+    managed.control.running = Replicas(
+        {"blue": {"RUNNING": 1}, "green": {"RUNNING": 3}}, {"RUNNING": 1}, ids={"blue": ["b"], "green": ["1", "2", "3"]}
+    )
+    page = await opened(open_page, managed)
+    blue, green = (row(page, name).get_by_role("cell").last for name in ("blue", "green"))
+    await expect(blue).to_have_text("✓1 replica runs")
+    for deployment, engine in (("blue", "b"), ("green", "2"), ("green", "gone")):
+        managed.router.state.fuse.died(deployment, engine, b"", had_tokens=True)
+    await expect(blue).to_have_text("✕1 replica does not serve")
+    await expect(green).to_have_text("✓2 replicas run✕1 replica does not serve")
+
+
 async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, open_page: OpenPage) -> None:
     now = time.time()
     first = now // 60 * 60 - 600

@@ -389,6 +389,15 @@ def test_an_engine_that_gave_tokens_before_it_died_accuses_no_request(rig: Conti
     assert not is_error(rig.text())
 
 
+def test_the_replica_that_has_died_is_known_until_it_answers_again(rig: ContinuingRig) -> None:
+    rig.engine.fates = [Fate(1, "handover"), Fate(1)]
+    rig.ask()
+    (name,) = rig.router.state.fuse.dead()
+    rig.engine.fates = [Fate(9, of=-int(name.removeprefix("engine-")))]  # only its connection had ended
+    assert rig.ask().status_code == 200
+    assert rig.router.state.fuse.dead() == set()
+
+
 def test_a_stream_is_handed_over_any_number_of_times_and_survives_one_death(rig: ContinuingRig) -> None:
     undisturbed = plain(rig.text())
     rig.engine.fates = [Fate(1, "handover"), Fate(0, "handover"), Fate(1), Fate(0, "handover"), Fate(1, "handover")]

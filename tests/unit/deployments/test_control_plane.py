@@ -74,7 +74,10 @@ def test_an_application_sleeps_if_it_is_to_have_no_replica() -> None:
     from deployments.control_plane import _count_function
 
     def deployment(target: int, *states: str) -> Any:
-        replicas = [SimpleNamespace(state=SimpleNamespace(value=state)) for state in states]
+        replicas = [
+            SimpleNamespace(replica_id=f"{state} {number}", state=SimpleNamespace(value=state))
+            for number, state in enumerate(states)
+        ]
         return SimpleNamespace(target_num_replicas=target, list_replica_details=lambda: replicas)
 
     found = {
@@ -86,10 +89,11 @@ def test_an_application_sleeps_if_it_is_to_have_no_replica() -> None:
         _id("two", "B"): deployment(2, "RUNNING", "RUNNING"),
     }
     controller = SimpleNamespace(deployment_state_manager=SimpleNamespace(_deployment_states=found))
-    counts, asleep = _count_function()(controller)
+    counts, asleep, ids = _count_function()(controller)
     assert asleep == {"asleep", "stops"}
     assert counts["two"] == {"RUNNING": 2}
     assert counts["starts"] == {"STARTING": 1}
+    assert ids == {"two": ["RUNNING 0", "RUNNING 1"]}
 
 
 def _id(application: str, name: str = "Engine") -> Any:

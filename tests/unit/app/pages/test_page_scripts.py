@@ -481,6 +481,7 @@ def test_no_replica_is_called_good_while_its_deployment_s_breaker_is_open() -> N
         (None, "open", False),
     ]
     calls = [{"replicas": replicas, "breaker": breaker, "asleep": asleep} for replicas, breaker, asleep in given]
+    calls += [{"replicas": {"RUNNING": some}, "breaker": "closed", "asleep": False, "dead": 1} for some in (1, 3)]
     assert call_all([("replicaWords", (deployment,)) for deployment in calls]) == [
         [["good", "1 replica runs"]],
         [["bad", "1 replica does not serve"]],
@@ -488,4 +489,6 @@ def test_no_replica_is_called_good_while_its_deployment_s_breaker_is_open() -> N
         [["bad", "0 replicas run"]],
         [["wait", "scaled to zero"]],
         [],
+        [["bad", "1 replica does not serve"]],
+        [["good", "2 replicas run"], ["bad", "1 replica does not serve"]],
     ]

@@ -305,6 +305,19 @@ def test_an_answer_clears_a_body(losses: list[tuple[str, bytes, bool]], answered
     assert engines.refused(*BODIES) == before - answered, "and does not accuse the others"
 
 
+def test_an_engine_is_dead_for_a_minute_unless_it_answers_after_all() -> None:
+    engines = Engines()
+    for name in ("e1", "e2", "e2", "e3"):
+        engines.die(name, (b"body", SPOKEN))
+    engines.fuse.answered(b"other", "e2")
+    engines.fuse.answered(b"other")
+    assert engines.fuse.dead() == {"e1", "e3"}
+    engines.die("e2", (b"body", SPOKEN))
+    assert engines.fuse.dead() == {"e1", "e2", "e3"}
+    engines.now = DEATHS_S
+    assert engines.fuse.dead() == set()
+
+
 @given(st.lists(st.floats(0.0, AT_ONCE_S / 10), max_size=9))
 def test_an_engine_without_a_name_that_is_lost_at_once_is_the_one_that_was_lost_before(pauses: list[float]) -> None:
     engines = Engines()

@@ -74,6 +74,8 @@ export async function mount(root, { api, poll }) {
 /** @param {LoadedApplication} loaded */
 function application(loaded) {
   const { application: name, deployments, endpoints, replicas, engines } = loaded;
+  const silent = replicas.filter((replica) => isSilent(replica, engines)).length;
+  const answering = loaded.running_replicas === null ? null : loaded.running_replicas - silent;
   return h(
     "section",
     { class: "loaded", key: name, "aria-labelledby": `application/${name}` },
@@ -91,7 +93,8 @@ function application(loaded) {
       h(
         "div",
         { class: "figures" },
-        figure(whole(loaded.running_replicas), loaded.running_replicas === 1 ? "replica runs" : "replicas run"),
+        figure(whole(answering), answering === 1 ? "replica runs" : "replicas run"),
+        silent > 0 && figure(whole(silent), silent === 1 ? "does not answer" : "do not answer"),
         figure(whole(loaded.running), loaded.running === 1 ? "sequence runs" : "sequences run"),
         figure(whole(loaded.waiting), loaded.waiting === 1 ? "waits" : "wait"),
         figure(percent(loaded.kv_cache_use), "of the KV cache"),
@@ -145,21 +148,32 @@ function starts({ starts: found }) {
 }
 
 /**
+ * Whether an engine says nothing, though Serve calls its replica running: it may have died a moment ago.
+ *
+ * @param {LoadedReplica} replica
+ * @param {LoadedEngine[]} engines
+ */
+const isSilent = ({ id, state }, engines) =>
+  state === "RUNNING" && !engines.some(({ replicas }) => replicas.includes(id));
+
+/**
  * @param {LoadedReplica} replica
  * @param {LoadedEngine[]} engines
  */
 function row(replica, engines) {
   const { id, state, node, accelerator, started_at } = replica;
   const engine = engines.find(({ replicas }) => replicas.includes(id));
-  const isSilent = engine === undefined && state === "RUNNING";
+  const words = state.toLowerCase().replaceAll("_", " ");
   return h(
     "tr",
     { key: id },
     cell("", h("span", { class: "mono" }, id), { header: true }),
-    cell("State", [
-      mark(MARKS[state] ?? "warn", state.toLowerCase().replaceAll("_", " ")),
-      isSilent ? h("div", { class: "hint small" }, "its engine does not answer") : null,
-    ]),
+    cell(
+      "State",
+      isSilent(replica, engines)
+        ? [mark("bad", "does not answer"), h("div", { class: "hint small" }, `${words}, says Ray Serve`)]
+        : mark(MARKS[state] ?? "warn", words),
+    ),
     cell("Node", or(node)),
     cell("Device", or(device(engine, accelerator))),
     cell("Started", time(started_at)),

@@ -478,21 +478,25 @@ function states(deployment) {
 }
 
 /**
- * The states of a deployment's replicas. Serve notices a dead one later than requests do, which open the breaker.
+ * The states of a deployment's replicas. Serve notices a dead one later than requests do, which lose it, or open the
+ * breaker.
  *
  * @param {Deployment} deployment
  * @returns {[Mark, string][]}
  */
-export function replicaWords({ replicas, asleep, breaker }) {
+export function replicaWords({ replicas, asleep, breaker, dead = 0 }) {
   if (replicas === null) return [];
   const { RUNNING: running = 0, ...others } = replicas;
-  /** @type {[Mark, string]} */
-  let first = [running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")];
-  if (running === 0 && asleep) first = ["wait", "scaled to zero"];
-  else if (running > 0 && breaker === "open")
-    first = ["bad", count(running, "replica does not serve", "replicas do not serve")];
+  const silent = breaker === "open" ? running : Math.min(dead, running);
+  const alive = running - silent;
+  /** @type {[Mark, string][]} */
+  const found = [];
+  if (running === 0 && asleep) found.push(["wait", "scaled to zero"]);
+  else if (alive > 0 || silent === 0)
+    found.push([alive > 0 ? "good" : "bad", count(alive, "replica runs", "replicas run")]);
+  if (silent > 0) found.push(["bad", count(silent, "replica does not serve", "replicas do not serve")]);
   return [
-    first,
+    ...found,
     ...Object.entries(others).map(
       ([state, some]) =>
         /** @type {[Mark, string]} */ (["wait", `${some} ${state.toLowerCase().replaceAll("_", " ")}`]),
