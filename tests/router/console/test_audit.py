@@ -143,13 +143,13 @@ async def test_records_of_the_chosen_time_are_shown_and_exported(
     rows = page.get_by_role("region", name="Audit log").locator("tbody tr")
     await expect(rows).to_have_count(1)
     await expect(rows).to_contain_text("60 s ago")
-    chosen = page.get_by_label("In the last")
+    chosen = page.get_by_label("When")
     await expect(chosen).to_have_value("3600")
     async with page.expect_download() as saving:
         await page.get_by_role("button", name="Export").click()
     await (await saving.value).save_as(tmp_path / "saved")
     assert [json.loads(line)["id"] for line in (tmp_path / "saved").read_text().splitlines()] == ["2"]
-    for label, count in (("6 hours", 2), ("30 days", 2), ("any time", 3)):
+    for label, count in (("last 6 hours", 2), ("last 30 days", 2), ("any time", 3)):
         await chosen.select_option(label)
         await expect(rows).to_have_count(count)
     for query in ("last_s=soon", "last_s=-1", "last_s=60&since=2026-11-12"):
