@@ -771,7 +771,8 @@ interface ExperimentReport extends Experiment {
     attribution: string[];
     plans: { plan: string; weights: Weights; units: Record<string, number> }[];
   };
-  alarms: { at: number; text: string }[];
+  /** `changed_at`: when an effect has changed. */
+  alarms: { at: number; text: string; changed_at?: number | null }[];
   warnings: string[];
   service: string[];
   distributions?: Distribution[];

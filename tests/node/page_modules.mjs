@@ -20,7 +20,7 @@ const { minute, moment, signed, signedPercent, unbroken } = await load("format.j
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords, replicaWords } = await load("pages/traffic.js");
-const { decisionWords } = await load("experiments/words.js");
+const { decisionWords, planWords } = await load("experiments/words.js");
 const { attemptWords, besides, phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
 const { remarks } = await load("requests/recorded.js");
 const { planChanges } = await load("traffic/moves.js");
@@ -63,6 +63,7 @@ const FUNCTIONS = {
   percent,
   phases: (request) => phases(request).map((/** @type {any} */ part) => [part.name, part.from, part.to]),
   planChanges,
+  planWords,
   pointAt,
   python,
   reach,

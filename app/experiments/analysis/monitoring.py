@@ -312,7 +312,11 @@ class Monitoring:
             self._hold(
                 f"effect {comparison.key}",
                 Alarm(
-                    kind="effect_changed", at=now, text=changed(comparison, change, now), metric=comparison.measure.key
+                    kind="effect_changed",
+                    at=now,
+                    text=changed(comparison, change, now),
+                    metric=comparison.measure.key,
+                    changed_at=change.at,
                 ),
             )
             for comparison in comparisons

@@ -199,7 +199,8 @@ class SampleRatio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything that makes verdicts invalid or needs attention; `metric` is set if only that one is invalid."""
+    """Anything that makes verdicts invalid or needs attention; `metric` is set if only that one is invalid,
+    `changed_at` if an effect has changed, which was some time before that was found."""
 
     kind: Literal[
         "sample_ratio",
@@ -217,6 +218,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     text: str
     metric: str | None = None
+    changed_at: float | None = None
 
 
 class ArmDistribution(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,6 +51,22 @@ def test_the_end_of_a_temporary_plan_is_named() -> None:
     ]
 
 
+def test_a_change_of_an_effect_names_the_plan_that_was_made_around_then() -> None:
+    at = 1_700_000_000.0
+    plans = [
+        {"generation": 7, "since": at + 20 * 60, "by": "ann", "reason": None},
+        {"generation": 6, "since": at + 60, "by": None, "reason": None},
+        {"generation": 5, "since": at - 300, "by": "boss", "reason": "more"},
+        {"generation": 4, "since": at - 86400, "by": "ann", "reason": None},
+    ]
+    file, boss, *none = call_all(
+        [("planWords", arguments) for arguments in ((plans, at), (plans, at - 400), (plans, at - 9000), (plans, None))]
+    )
+    assert re.fullmatch(r"Around then, at .*\d\d:\d\d, a deployed file changed the traffic \(generation 6\)\. ", file)
+    assert re.fullmatch(r"Around then, at .*\d\d:\d\d, boss changed the traffic \(generation 5: more\)\. ", boss)
+    assert none == ["", ""]
+
+
 def test_axes_end_at_round_numbers_with_round_halves() -> None:
     given = [0.002, 0.05, 0.147, 0.2, 0.21, 0.33, 0.5, 0.61, 7]
     assert call_all([("rounded", (value,)) for value in given]) == [0.002, 0.06, 0.2, 0.2, 0.4, 0.4, 0.6, 1, 10]

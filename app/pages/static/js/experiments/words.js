@@ -1,7 +1,7 @@
 // Verdicts, states and effects of experiments in words, with a mark.
 
 import { h } from "../dom.js";
-import { signed, signedPercent, unbroken } from "../format.js";
+import { moment, signed, signedPercent, unbroken } from "../format.js";
 import { mark } from "../parts.js";
 
 /** @type {Record<string, [Mark, string]>} */
@@ -125,4 +125,23 @@ export function effectInWords({ effect, scale, minimal_effect: minimal, better }
   const what = better === "neither" ? "" : `; ${better} is better`;
   const most = scale === "relative" ? signedPercent(minimal).slice(1) : minimal;
   return `${amount(effect.estimate, scale)}${between}${what}; ±${most} or less does not matter`;
+}
+
+const NEAR_S = 15 * 60;
+
+/**
+ * The plan that was made nearest to the time of a change, if that was shortly before or after it, in words.
+ *
+ * @param {readonly PastPlan[]} plans
+ * @param {Maybe<number>} at Null: no change.
+ */
+export function planWords(plans, at) {
+  if (at === null || at === undefined) return "";
+  /** @param {PastPlan} plan */
+  const distance = ({ since }) => Math.abs(since - at);
+  const [nearest] = plans.filter((plan) => distance(plan) <= NEAR_S).sort((a, b) => distance(a) - distance(b));
+  if (!nearest) return "";
+  const { generation, since, by, reason } = nearest;
+  const plan = `generation ${generation}${reason ? `: ${reason}` : ""}`;
+  return `Around then, at ${moment(since)}, ${by ?? "a deployed file"} changed the traffic (${plan}). `;
 }

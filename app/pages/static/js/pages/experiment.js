@@ -3,7 +3,7 @@ import { follow } from "../events.js";
 import { chart } from "../experiments/chart.js";
 import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js";
 import { distribution, guardrail, keyOf, legend, metrics, sampleRatio, subgroups } from "../experiments/panels.js";
-import { decision, metricName, sentence, state as stateMark } from "../experiments/words.js";
+import { decision, metricName, planWords, sentence, state as stateMark } from "../experiments/words.js";
 import { number, time, unbroken } from "../format.js";
 import { mark, notice, shareBar, staleNotice, table, term } from "../parts.js";
 
@@ -335,7 +335,13 @@ export async function mount(root, context) {
             { key: "alarms" },
             h("h2", {}, "Alarms"),
             report.alarms.map((alarm) =>
-              notice("bad", unbroken(alarm.text), " ", h("span", { class: "hint" }, time(alarm.at))),
+              notice(
+                "bad",
+                unbroken(alarm.text),
+                " ",
+                planWords(state.plans, alarm.changed_at),
+                h("span", { class: "hint" }, time(alarm.at)),
+              ),
             ),
           )
         : null,
