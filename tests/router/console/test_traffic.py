@@ -50,6 +50,7 @@ async def test_the_split_and_the_times_are_shown(managed: Managed, open_page: Op
     managed.chat(60, stream=True)
     page = await opened(open_page, managed)
     await expect(chat(page).get_by_text("All 60 requests were answered.")).to_be_visible()
+    await expect(chat(page)).not_to_contain_text("No request has ended")  # the charts have them some seconds later
     await expect(row(page, "blue").get_by_role("cell").nth(0)).to_have_text("60 %")
     await expect(row(page, "blue").get_by_role("cell").nth(1)).to_have_text("56.7 %")
     await expect(row(page, "green").get_by_role("cell").nth(5)).to_contain_text("ms")

@@ -49,7 +49,12 @@ export function rangePicker(range, history, choose) {
 export function overTime(history, endpoint) {
   if (history === null) return null;
   const own = history.series.filter((series) => series.endpoint === endpoint.endpoint);
-  if (!own.length) return h("p", { class: "hint", key: "over-time" }, "No request has ended in the charts' time.");
+  if (!own.length) {
+    const words = endpoint.requests
+      ? "The charts have these requests within seconds."
+      : "No request has ended in the charts' time.";
+    return h("p", { class: "hint", key: "over-time" }, words);
+  }
   const { at, until } = history;
   /** @param {readonly number[]} values */
   const sum = (values) => values.reduce((a, b) => a + b, 0);
