@@ -136,7 +136,8 @@ async def screenshot(page: Page, name: str, *, whole: bool = True) -> None:
     file = IMAGES / f"{name}.png"
     if os.environ.get("SWITCHYARD_SCREENSHOTS") == "1" or not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        await page.mouse.move(0, 0)  # what it hovers over looks different
+        await page.mouse.move(0, 0)  # what it hovers over looks different, and so does what has the focus
+        await page.evaluate("document.activeElement?.blur()")
         picture = Image.open(BytesIO(await page.screenshot(full_page=whole)))
         # A page has few colours: a palette makes the file a third as large.
         colours = picture.convert("RGB").quantize(128, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
