@@ -28,8 +28,10 @@ from app.upstream.target import Target
 
 
 def has_replica(replicas: Replicas | None, config: Config) -> dict[Arm, bool]:
-    """Whether a replica of each deployment runs, by endpoint and deployment. One that is not known, or is scaled to zero,
-    is left out: nobody expects it to run."""
+    """Whether a replica of each deployment runs, by endpoint and deployment.
+
+    One that is not known, or is scaled to zero, is left out: nobody expects it to run.
+    """
     if replicas is None:
         return {}
     return {
