@@ -188,10 +188,16 @@ class RunAnalysis:
             }
         )
 
-    def set_gaps(self, gaps: Gaps) -> None:
-        """`gaps`: parts of the ledger's directory that could not be used."""
-        since = self.run.started_at
-        self.analysis.set_gaps(gaps.since(since), gaps.lacking_since(since), gaps.accepted_since(since))
+    def set_gaps(self, gaps: Gaps, until: float = math.inf) -> None:
+        """`gaps`: parts of the ledger's directory that could not be used. `until`: the Unix time of the report."""
+        run, began = self.run, self.run.started_at
+        until = until if run.stopped_at is None else min(until, run.stopped_at + _LATE_S)
+        known = gaps.known_since(run.evidence_since, began, until)
+        self.analysis.set_gaps(gaps.since(began, until), gaps.lacking_since(began), known)
+
+
+_LATE_S = 86400.0
+"""The time after a run's end by which its last requests have ended, and scores have come."""
 
 
 class Evidence:

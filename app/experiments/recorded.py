@@ -151,7 +151,7 @@ class RecordedLedger:
             judged.count_again(exposures if self._at is None else exposures.until(self._at), tables, self.now())
         judged.catch_up(math.inf)
         judged.set_lost(self._lost())
-        judged.set_gaps(self._gaps)
+        judged.set_gaps(self._gaps, math.inf if self._at is None else self._at)
         state = self._contents.snapshots.get(run.name)
         is_of_this_run = state is not None and state.started_at == run.started_at
         is_early = state is not None and (self._at is None or state.at <= self._at)

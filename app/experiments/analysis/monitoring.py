@@ -227,7 +227,7 @@ class Monitoring:
         if lost := self.traffic.too_many_lost():
             return lost
         if self.damaged:
-            return "a part of the ledger cannot be read"
+            return "a part of the ledger is missing"
         if self.alarms.raised_at(self._completeness_key(column, treatment)) is not None:
             return "more units lack values on one arm"
         return ""
@@ -388,7 +388,8 @@ def _unreadable(damaged: Sequence[str]) -> str:
     parts = "1 part of the ledger is" if len(damaged) == 1 else f"{len(damaged)} parts of the ledger are"
     return (
         f"{parts} missing here: {'; '.join(damaged).rstrip('.')}. Restore what is damaged or gone. To judge by the "
-        "rest, delete what is damaged, and put an empty file `known.lost` into the folder of that day"
+        "rest, delete all files of the damaged segment, put each sentence on batches that are in no file as a line "
+        "into `exposures/_lost`, and restart the controller"
     )
 
 

@@ -266,7 +266,7 @@ def next_step(report: Report, decisions: Mapping[str, Decision], missing_s: Mapp
 def _mend(report: Report) -> str:
     """What makes verdicts possible where they are invalid."""
     if report.incomplete:
-        return "restore the files of the ledger that cannot be read, or move them away."
+        return "restore the parts of the ledger that are missing, or accept that they are, as is said below."
     return "find what differs by arm (see the alarms), then start a new run."
 
 
@@ -587,7 +587,7 @@ def _warnings(
         columns = ", ".join(f"{name} ({words.count(records)})" for name, records in sorted(lacking.items()))
         warnings.append(f"Records of another version do not have these columns, and count as unknown there: {columns}.")
     if watched.gone:
-        warnings.append(f"Requests are missing here that are known to be lost: {'; '.join(watched.gone)}.")
+        warnings.append(f"The ledger lacks what is known to be gone: {'; '.join(watched.gone)}.")
     if feedback.late:
         warnings.append(f"{feedback.late:,} scores came after their window and do not count.")
     if feedback.unmatched:

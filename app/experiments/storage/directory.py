@@ -130,13 +130,18 @@ def discard_snapshots(store: FileStore, keep: str, before: float) -> None:
             store.delete(file.path)
 
 
+FLUSHED_S = 300.0
+"""The time after which a record is in a file, where the directory works."""
+
 _EARLY_S = 3600.0
 UNREADABLE = (Missing, Damaged)
 """Errors of a segment that another controller has merged or deleted, or that is not ours."""
 
 
-LOST = ".lost"
-"""The end of the name of an empty file in a day's folder that says: it is known that files of that day are gone."""
+ACCEPTED = "exposures/_lost"
+"""A file whose lines are `Removed.sentence` of what its owner knows to be gone: readers of Parquet skip its name."""
+
+_ACCEPTED = re.compile(r"(\d+) .*?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)")
 
 
 class Removed(NamedTuple):
@@ -145,17 +150,16 @@ class Removed(NamedTuple):
     batches: int
     since: float
     until: float
-    is_accepted: bool
+    is_accepted: bool = False
+
+    def sentence(self) -> str:
+        """One sentence about them, without its stop. As a line of `ACCEPTED` it says that this is known."""
+        last = datetime.fromtimestamp(self.until, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return f"{self.batches} batches of records, stored by {last}, are in no file"
 
     def may_be_of(self, day: str) -> bool:
         """Whether a file of that day may have held some of them."""
         return date_of(self.since) <= day <= date_of(self.until)
-
-    def sentence(self) -> str:
-        """One sentence about them, without its stop."""
-        began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}" for at in (self.since, self.until))
-        files = f"{EXPOSURES}/date={date_of(self.until)}"
-        return f"{files}: {self.batches} of routers' batches are in no file, which were stored from {began} to {ended}"
 
 
 @dataclass(slots=True)
@@ -169,26 +173,35 @@ class Gaps:
     removed: dict[float, Removed] = field(default_factory=dict)
     """Batches that were stored and are in no file, by the time until which they were."""
 
-    def since(self, at: float) -> list[str]:
-        """The parts that may hold something recorded since a Unix time, and cannot be read, each with the reason."""
-        day = date_of(at)
+    expired_before: str = ""
+    """The day before which files have been deleted because of their age; empty if none have."""
+
+    def since(self, at: float, until: float = math.inf) -> list[str]:
+        """The parts that may hold something recorded between two Unix times and are missing, each with the reason."""
         dated = {path: segments.segment_at(path) for path in sorted(self.damaged)}
-        damaged = [path for path, segment in dated.items() if segment is None or segment.date >= day]
+        last = date_of(until + FLUSHED_S) if math.isfinite(until) else "9"
+        damaged = [path for path, segment in dated.items() if segment is None or date_of(at) <= segment.date <= last]
         days = [segment.date for segment in dated.values() if segment is not None]
         gone = [
             removed.sentence()
-            for _, removed in sorted(self.removed.items())
-            if removed.until >= at and not removed.is_accepted and not any(map(removed.may_be_of, days))
+            for removed in self._removed(at, until)
+            if not removed.is_accepted and not any(map(removed.may_be_of, days))
         ]
         return [*(f"{path}: {self.damaged[path]}" for path in damaged), *gone]
 
-    def accepted_since(self, at: float) -> list[str]:
-        """What is gone and of which the directory says that this is known."""
-        return [
+    def known_since(self, at: float, run_began_at: float, until: float = math.inf) -> list[str]:
+        """What is missing between two Unix times and makes no report incomplete: what the directory's owner has
+        accepted, what was recorded before the run began, and what has been deleted because of its age."""
+        gone = [
             removed.sentence()
-            for _, removed in sorted(self.removed.items())
-            if removed.until >= at and removed.is_accepted
+            for removed in self._removed(at, until)
+            if removed.is_accepted or removed.until < run_began_at
         ]
+        is_expired = date_of(at) < self.expired_before
+        return [*gone, *([f"all from before {self.expired_before}, by `ledger.retention_days`"] if is_expired else [])]
+
+    def _removed(self, at: float, until: float) -> list[Removed]:
+        return [one for _, one in sorted(self.removed.items()) if one.until >= at and one.since <= until]
 
     def lacking_since(self, at: float) -> Counter[str]:
         """The columns that records lack which were stored since a Unix time, with the number of these records."""
@@ -256,7 +269,7 @@ def history(
     for segment, (footer, cause) in failed.items():
         if segment in still_there and not _is_known(footer, known):
             gaps.add(segment, cause)
-    gaps.removed |= {one.until: one for one in _removed(store, date_of(since), footers, snapshots)}
+    gaps.removed |= {one.until: one for one in _removed(store, date_of(since), footers, snapshots, gaps)}
 
 
 class _Claim(NamedTuple):
@@ -267,7 +280,7 @@ class _Claim(NamedTuple):
 
 
 def _removed(
-    store: FileStore, day: str, footers: Sequence[Footer], snapshots: Iterable[AnalysisSnapshot]
+    store: FileStore, day: str, footers: Sequence[Footer], snapshots: Iterable[AnalysisSnapshot], gaps: Gaps
 ) -> list[Removed]:
     """Batches that were stored since a day, by what was written later, and that no footer has. Raises StoreError."""
     known: defaultdict[str, Numbers] = defaultdict(Numbers)
@@ -284,36 +297,66 @@ def _removed(
         add(footer.batches)
         if isinstance(footer, segments.FirstFooter):
             add(footer.stored())
-    claims = [_Claim(footer.written_at, footer.stored()) for footer in footers]
-    for snapshot in snapshots:
-        if date_of(snapshot.at) >= day:
-            claims.append(_Claim(snapshot.at, snapshot.stored))
-        else:
-            add(snapshot.stored)
-    claims.sort(key=lambda claim: claim.at)
-    first = claims[0] if claims else None
-    if first and not all(Numbers(ranges=of).is_within(known[router]) for router, of in first.stored.items()):
-        add(_stored_before(store, day, first))
+    claims = [
+        *(_Claim(footer.written_at, footer.stored()) for footer in footers),
+        *(_Claim(snapshot.at, snapshot.stored) for snapshot in snapshots),
+    ]
+    expired = _expired(store)
+    if expired is not None:
+        gaps.expired_before = expired.day
+        add(expired.stored)
+    if (footer_before := _last_footer(store, day)) is not None:
+        add(footer_before.stored())
+    accepted = _accepted(store)
     removed: list[Removed] = []
     before = datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()
-    for claim in claims:
-        if new := add(claim.stored):
-            removed.append(Removed(new, before, claim.at, is_accepted=False))
-        before = claim.at
-    accepted = (
-        [date for file in store.list(EXPOSURES) if file.path.endswith(LOST) and (date := _day(file))] if removed else []
-    )
-    return [one._replace(is_accepted=any(one.may_be_of(date) for date in accepted)) for one in removed]
+    for claim in sorted(claims, key=lambda claim: claim.at):
+        new = add(claim.stored)
+        if new and date_of(claim.at) >= day:
+            known_of = sum(batches for at, batches in accepted if before < at <= claim.at + 1)
+            removed.append(Removed(new, before, claim.at, is_accepted=known_of >= new))
+        before = max(before, claim.at)
+    return removed
 
 
-def _stored_before(store: FileStore, day: str, first: _Claim) -> Mapping[str, list[list[int]]]:
-    """The batches that were stored before a day, of those that the `first` claim since then has. Raises StoreError."""
+def _last_footer(store: FileStore, day: str) -> Footer | None:
+    """The last one that can be read from before a day. Raises StoreError."""
     for segment in reversed([segment for segment in segments.committed(store) if segment.date < day]):
         with suppress(Missing, Damaged):
-            return segments.read_footer(store, segment).stored()
-    began = min(map(_day, store.list(JOURNAL)), default=None)
-    is_from_the_start = began in (day, date_of(first.at))
-    return {} if is_from_the_start else first.stored  # of a ledger that is older, retention may have deleted them
+            return segments.read_footer(store, segment)
+    return None
+
+
+def _accepted(store: FileStore) -> list[tuple[float, int]]:
+    """Unix times and numbers of batches that are known to be gone."""
+    try:
+        with store.open(ACCEPTED) as file:
+            lines = _ACCEPTED.findall(file.read().decode(errors="replace"))
+    except Missing:
+        return []
+    return [(datetime.fromisoformat(time).timestamp(), int(batches)) for batches, time in lines]
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """What has been deleted because of its age: the day before which, and all batches that had been stored by then."""
+
+    day: str
+    stored: dict[str, list[list[int]]]
+
+
+EXPIRED = "expired"
+"""The kind of its entry in the journal."""
+
+
+def _expired(store: FileStore) -> Expired | None:
+    """The last one. Raises StoreError."""
+    for file in reversed(store.list(JOURNAL)):
+        if f"-{EXPIRED}-" in _file_name(file):
+            with store.open(file.path) as lines:
+                entries = [entry for line in lines.read().splitlines() if (entry := _entry(line)) is not None]
+            if entries:
+                return msgspec.convert(entries[-1].detail, Expired)
+    return None
 
 
 def _day(file: File) -> str:
@@ -528,10 +571,17 @@ def merge(store: FileStore, sources: Sequence[Segment], target: Segment) -> Foot
     return written
 
 
-def tidy(store: FileStore, *, now: float, retention_days: int) -> None:
-    """Deletes segments and recordings older than the retention, and what crashes left behind. Raises StoreError."""
+def tidy(store: FileStore, *, now: float, retention_days: int, writer: str) -> None:
+    """Deletes segments and recordings older than the retention, which it journals before, and what crashes left behind.
+    Raises StoreError.
+    """
     oldest = (datetime.fromtimestamp(now, UTC) - timedelta(days=retention_days)).strftime("%Y-%m-%d")
     commits: set[Segment] = set()
+    if (footer := _last_footer(store, oldest)) is not None:
+        expired = msgspec.to_builtins(Expired(oldest, footer.stored()))
+        append_entries(
+            store, f"{writer}-{EXPIRED}-{oldest}", [JournalEntry(now, EXPIRED, detail=expired, writer=writer)]
+        )
     for file in store.list(RECORDINGS):
         is_abandoned = file.path.endswith(TEMPORARY) and file.modified_at < now - ABANDONED_S
         if is_abandoned or "" < _day(file) < oldest:
@@ -637,6 +687,6 @@ def _carry_out(store: FileStore, round_: Round, tables: Tables, outcome: Outcome
         outcome.merged = merge(store, *round_.merge)
         outcome.has_merged = True
     if round_.tidy_days is not None:
-        tidy(store, now=round_.now, retention_days=round_.tidy_days)
+        tidy(store, now=round_.now, retention_days=round_.tidy_days, writer=round_.writer)
         discard_snapshots(store, round_.writer, round_.now - ABANDONED_S)
         outcome.tidied = True

@@ -188,6 +188,8 @@ class StorageManager:
         self._known = {msgspec.json.encode(entry) for entry in contents.entries if entry.at > now - TIDY_S - 2 * LOOK_S}
         for footer in contents.footers.values():
             self.waiting.resume(footer)
+        for snapshot in contents.snapshots.values():  # they outlive a segment that is gone, which nobody may forget
+            self.waiting.remember(snapshot.stored, snapshot.at)
         self.waiting.drop_stored()
         for batch, arrived in left:
             self._take_over(batch, now if arrived is None else arrived, now)

@@ -222,6 +222,13 @@ class Waiting:
         for name, state in footer.routers.items():
             self.router(name).absorb(state)
 
+    def remember(self, stored: Mapping[str, list[list[int]]], at: float) -> None:
+        """Records that batches were stored at a Unix time, by router."""
+        for name, ranges in stored.items():
+            router = self.router(name)
+            router.heard_at = max(router.heard_at, at)
+            router.stored.update(Numbers(ranges=ranges))
+
     def drop_stored(self) -> None:
         """Forgets batches that another controller turned out to have stored."""
         stored = [taken for taken in self._held if taken.number in self.routers[taken.router].stored]

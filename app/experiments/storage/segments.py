@@ -239,7 +239,7 @@ def read(store: FileStore, segment: Segment, tables: Tables) -> SegmentContent:
     def part(kind: str, columns: type[C]) -> C:
         if kind != EXPOSURES and not footer.records.get(kind):
             return columns.empty()
-        return _read(store, segment, kind, columns, tables, missing)
+        return _read(store, segment, kind, columns, tables, missing, footer)
 
     starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", OverdueColumns)
     exposures = Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))
@@ -274,14 +274,28 @@ def delete(store: FileStore, segment: Segment) -> None:
         store.delete(segment.path(kind))
 
 
-def _read(store: FileStore, segment: Segment, kind: str, columns: type[C], tables: Tables, missing: Counter[str]) -> C:
+def _read(
+    store: FileStore,
+    segment: Segment,
+    kind: str,
+    columns: type[C],
+    tables: Tables,
+    missing: Counter[str],
+    footer: Footer,
+) -> C:
     with store.open(segment.path(kind)) as file:
         table = pq.ParquetFile(file).read()
         try:
             missing.update(dict.fromkeys(lacking(table, columns), len(table)))
-            return from_arrow(table, columns, tables)
+            read = from_arrow(table, columns, tables)
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise Damaged(str(error.args[0] if error.args else error)) from error
+        own = batches_of(footer)
+        if len(_of_batches(read, lambda router, batch: batch in own.get(router, _NONE))) != footer.records.get(
+            kind, len(read)
+        ):
+            raise Damaged(f"its {kind} are not those that were written with it")
+        return read
 
 
 def _footer(metadata: Mapping[bytes, bytes] | None) -> Footer:

@@ -61,9 +61,9 @@ def test_a_failing_directory_is_an_error(tmp_path: Path) -> None:
 def test_old_recordings_are_deleted(tmp_path: Path) -> None:
     keeper(tmp_path).keep(encode_file(FILE))
     store = LocalStore(tmp_path)
-    tidy(store, now=FILE.written_at + 30 * DAY, retention_days=30)
+    tidy(store, now=FILE.written_at + 30 * DAY, retention_days=30, writer="w")
     assert files(tmp_path) == [PATH]
-    tidy(store, now=FILE.written_at + 31 * DAY, retention_days=30)
+    tidy(store, now=FILE.written_at + 31 * DAY, retention_days=30, writer="w")
     assert files(tmp_path) == []
 
 

@@ -1,26 +1,28 @@
 """A file of the ledger that is gone is noticed."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.config.experiments import LedgerSettings
 from app.experiments.controller import Controller
 from app.experiments.storage.columns import Tables
-from app.experiments.storage.directory import Gaps, history
+from app.experiments.storage.directory import ACCEPTED, Gaps, history
 from app.experiments.storage.segments import EXPOSURES
 from app.experiments.storage.store import LocalStore
 from app.exposures.wire import encode
-from tests.support.experiments.exposures import batch, row
+from tests.support.experiments.exposures import batch, late, row, start
 from tests.support.experiments.life import declared
 
 DAY_S = 86400.0
 BEGAN = 20_000 * DAY_S + 80_000.0
 """In the evening, so that runs pass midnight."""
+
+ACCEPTED_FILE = f"ledger/{ACCEPTED}"
 
 ROUTERS = ("router-a", "router-b", "router-c")
 
@@ -35,13 +37,14 @@ STEPS = st.lists(
 )
 
 
-def recorded(base: Path, steps: Sequence[Step]) -> None:
-    """A ledger with an experiment from its start."""
-    now, numbers = BEGAN, dict.fromkeys(ROUTERS, 0)
+def recorded(base: Path, steps: Sequence[Step], *, began: float = BEGAN, retention_days: int = 30) -> None:
+    """A ledger with an experiment from its start. Each batch has one row, one start and one late request."""
+    now, numbers = began, dict.fromkeys(ROUTERS, 0)
 
     def started() -> Controller:
-        controller = Controller(LedgerSettings(url="ledger"), base=base, clock=lambda: now)
-        controller.configure(declared())
+        ledger = LedgerSettings(url="ledger", retention_days=retention_days)
+        controller = Controller(ledger, base=base, clock=lambda: now)
+        controller.configure(declared().model_copy(update={"ledger": ledger}))
         controller.tick()
         return controller
 
@@ -49,8 +52,9 @@ def recorded(base: Path, steps: Sequence[Step]) -> None:
     for router, seconds in steps:
         if router:
             numbers[router] += 1
-            rows = [row(numbers[router], at=now)]
-            controller.ingest(encode(batch(numbers[router], router=router, rows=rows, oldest=1, sent_at=now)))
+            number = numbers[router]
+            records = {"starts": [start(number, at=now)], "rows": [row(number, at=now)], "late": [late(number, at=now)]}
+            controller.ingest(encode(batch(number, router=router, oldest=1, sent_at=now, **records)))
         if seconds < 0:
             controller.close()
             controller = started()
@@ -64,7 +68,6 @@ def gaps_of(base: Path, since: float = BEGAN) -> list[str]:
     gaps = Gaps()
     for _ in history(LocalStore(base / "ledger"), since, Tables(), {}, gaps):
         pass
-    assert not gaps.accepted_since(since) or not gaps.since(since)
     return gaps.since(since)
 
 
@@ -89,24 +92,59 @@ def test_every_file_that_is_gone_is_noticed(steps: list[Step]) -> None:
         assert gaps_of(base) == []
 
 
-def test_what_retention_has_deleted_is_not_missed(tmp_path: Path) -> None:
-    recorded(tmp_path, [("router-a", 61.0), ("router-b", 61.0), ("", 2 * DAY_S), ("router-a", 61.0), ("", 61.0)])
-    first, _ = sorted({file.parent for file in files_of(tmp_path)})
-    shutil.rmtree(first)
-    assert gaps_of(tmp_path, since=0.0) == []
-    assert gaps_of(tmp_path, since=BEGAN + DAY_S) == []
+def test_what_retention_deletes_is_told_and_makes_nothing_incomplete(tmp_path: Path) -> None:
+    recorded(tmp_path, [("router-a", 61.0), ("router-b", 61.0), ("", 3 * DAY_S), ("router-a", 61.0)], retention_days=1)
+    ledger = LocalStore(tmp_path / "ledger")
+    assert len(files_of(tmp_path)) == 1
+    for since in (0.0, BEGAN, BEGAN + 2 * DAY_S):
+        gaps = Gaps()
+        assert sum(len(exposures.rows) for exposures in history(ledger, since, Tables(), {}, gaps)) == 1
+        assert gaps.since(since) == []
+        assert len(gaps.known_since(since, BEGAN)) == (since < BEGAN + 2 * DAY_S)
+    files_of(tmp_path)[0].unlink()
     assert len(gaps_of(tmp_path)) == 1
 
 
-def test_an_owner_may_accept_that_files_are_gone(tmp_path: Path) -> None:
+def test_a_loss_is_told_after_more_was_recorded(tmp_path: Path) -> None:
+    """The last segment is what a disk loses in a crash: no other one had counted it."""
     recorded(tmp_path, [("router-a", 61.0)] * 3)
-    gone = files_of(tmp_path)[1]
-    gone.unlink()
+    files_of(tmp_path)[-1].unlink()
+    assert len(gaps_of(tmp_path)) == 1
+    recorded(tmp_path, [("router-b", 61.0)] * 2, began=BEGAN + 600)
+    assert len(gaps_of(tmp_path)) == 1
+
+
+def test_a_loss_concerns_no_report_of_before_and_none_of_a_later_run(tmp_path: Path) -> None:
+    recorded(tmp_path, [("router-a", 61.0), ("router-a", DAY_S), ("router-a", DAY_S), ("router-a", DAY_S)])
+    first, second, *_ = files_of(tmp_path)
+    second.unlink()
+    gaps = Gaps()
+    assert [*history(LocalStore(tmp_path / "ledger"), BEGAN, Tables(), {}, gaps)]
+    assert gaps.since(BEGAN, until=BEGAN + 30) == []
+    assert len(gaps.since(BEGAN, until=BEGAN + DAY_S)) == len(gaps.since(BEGAN)) == 1
+    assert gaps.since(BEGAN + 2.5 * DAY_S) == []
+    assert len(gaps.known_since(BEGAN, run_began_at=BEGAN + 2.5 * DAY_S)) == 1, "it may have held what units did before"
+    assert first.exists()
+
+
+def test_an_owner_may_accept_a_loss_and_no_other_one_with_it(tmp_path: Path) -> None:
+    recorded(tmp_path, [("router-a", 61.0)] * 5)
+    _, second, third, *_ = files_of(tmp_path)
+    second.unlink()
     (told,) = gaps_of(tmp_path)
-    assert told.startswith(
-        f"exposures/{gone.parent.name}: 1 of routers' batches are in no file, which were stored from "
-    )
-    (gone.parent / "known.lost").touch()
+    assert told.startswith("1 batches of records, stored by ")
+    (tmp_path / ACCEPTED_FILE).write_text(f"{told}\n")
     gaps = Gaps()
     rows = sum(len(exposures.rows) for exposures in history(LocalStore(tmp_path / "ledger"), BEGAN, Tables(), {}, gaps))
-    assert (rows, gaps.since(BEGAN), gaps.accepted_since(BEGAN)) == (2, [], [told])
+    assert (rows, gaps.since(BEGAN), gaps.known_since(BEGAN, BEGAN)) == (4, [], [told])
+    third.unlink()
+    assert len(gaps_of(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("kind", ["starts", "late"])
+def test_another_segments_part_is_named(kind: str, tmp_path: Path) -> None:
+    recorded(tmp_path, [("router-a", 61.0), ("router-b", 61.0), ("router-a", 61.0)])
+    one, other = sorted((tmp_path / "ledger" / kind).rglob("*.parquet"))[:2]
+    one.write_bytes(other.read_bytes())
+    (told,) = gaps_of(tmp_path)
+    assert told.endswith(f": its {kind} are not those that were written with it")

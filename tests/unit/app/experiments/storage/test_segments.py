@@ -115,9 +115,9 @@ def test_parts_without_their_commit_do_not_count_and_are_deleted_after_an_hour(s
     with pytest.raises(Missing):
         segments.read(store, SEGMENT, tables)
     now = written.modified_at
-    directory.tidy(store, now=now + 3000, retention_days=3650)
+    directory.tidy(store, now=now + 3000, retention_days=3650, writer="w")
     assert store.list("starts") != []
-    directory.tidy(store, now=now + 4000, retention_days=3650)
+    directory.tidy(store, now=now + 4000, retention_days=3650, writer="w")
     assert [store.list(kind) for kind in segments.KINDS] == [[], [], [], [], []]
 
 
