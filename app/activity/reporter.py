@@ -61,6 +61,7 @@ class ActivityReporter:
         self._read_unauthorized: Counter[str] = Counter()
         self._read_unknown: Counter[str] = Counter()
         self._without_replica: set[Arm] = set()
+        self._had_replica: set[Arm] = set()
         self._known_here = self._known_there = 0
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
@@ -73,6 +74,9 @@ class ActivityReporter:
         used_before, self._read_used = self._read_used, dict(self._used())
         bounds: list[float] = []
         arms: list[ArmCounts] = []
+        # Before its first replica a deployment starts, which is no outage.
+        self._had_replica |= {arm for arm, runs in has_replica.items() if runs}
+        has_replica = {arm: runs for arm, runs in has_replica.items() if arm in self._had_replica}
         # The end of an outage is told, too: another router may notice it a little later.
         told = {arm for arm, runs in has_replica.items() if not runs or arm in self._without_replica}
         self._without_replica = {arm for arm, runs in has_replica.items() if not runs}

@@ -123,7 +123,7 @@ class AuditApi(RoutedApi):
         if (last_s := seconds_in(query, "last_s")) is not None:
             if "since" in query:
                 raise BadRequest("last_s: cannot be combined with `since`", param="last_s")
-            query["since"] = str(self._clock() - last_s)
+            query["since"] = str(max(0.0, self._clock() - last_s))
         query.pop("last_s", None)
         answer = await self._keeping.answer(query)
         return Reply(answer.body, answer.status, answer.media_type, {"cache-control": "no-store"})

@@ -297,6 +297,11 @@ async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, 
         await page.keyboard.press("ArrowRight")
     outage = f"{clock(first + 180)}: 0.5/s; no replica of blue ran"
     await expect(reading).to_have_text(outage)
+    cursor, chart = await reading.locator(".cursor").bounding_box(), await rates.bounding_box()
+    assert cursor is not None
+    assert chart is not None
+    middle = chart["x"] + chart["width"] * (there + 0.5) / len(at)
+    assert (cursor["x"], cursor["y"] + cursor["height"]) == pytest.approx((middle, chart["y"] + chart["height"]), abs=2)
     async with page.expect_response("**/api/overview"):
         pass
     await page.wait_for_timeout(200)  # the page has been drawn again

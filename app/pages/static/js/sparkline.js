@@ -136,7 +136,9 @@ export function withAxes(picture, times, most = null, readings = []) {
   const show = (plot, point) => {
     const shown = Math.min(Math.max(point, 0), last);
     move(slider(plot), shown);
-    find(plot, ".reading").textContent = readings[shown];
+    const cursor = h("span", { class: "cursor" });
+    cursor.style.left = `${(100 * (shown + 0.5)) / readings.length}%`;
+    find(plot, ".reading").replaceChildren(readings[shown], cursor);
   };
   /** @param {HTMLElement} plot */
   const pointOf = (plot) => Number(slider(plot).getAttribute("aria-valuenow"));

@@ -271,7 +271,9 @@ async def test_a_router_says_where_no_replica_runs_and_when_there_is_one_again()
 
     reporter = ActivityReporter(RequestLog(), deliver, dict, clock=clock, every_s=0.001)
     blue, green = ("chat", "blue"), ("chat", "green")
-    for has_replica in ({blue: True}, {blue: False, green: True}, {}, {blue: False}, {blue: True}, {blue: True}):
+    red = ("chat", "red")  # its first replica is still to come
+    starting = {blue: True, red: False}
+    for has_replica in (starting, {blue: False, green: True}, {}, {blue: False}, {blue: True}, {blue: True}):
         reporter.sampled({}, has_replica)
         clock.now += PERIOD_S
     (series,) = reporter.board.history("15m", clock.now + PERIOD_S, None)["series"]
