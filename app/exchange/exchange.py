@@ -343,10 +343,13 @@ class Exchange:
     def _had_no_engine(self) -> bool:
         """Whether a client that has left had waited for an engine where there is none."""
         record, assignment = self.record, getattr(self, "assignment", None)
-        waited_s = time.perf_counter() - record.started
-        if assignment is None or record.first_byte is not None or waited_s < self.state.no_engine_s:
+        if assignment is None or record.first_byte is not None:
             return False
-        return self.state.has_no_engine(record.deployment or assignment.deployment)
+        deployment = record.deployment or assignment.deployment
+        waited_s = time.perf_counter() - record.started
+        return self.state.is_down(deployment) or (
+            waited_s >= self.state.no_engine_s and self.state.has_no_engine(deployment)
+        )
 
     def _trace_id(self) -> int:
         """The id of the request's trace if it is sampled, otherwise 0."""

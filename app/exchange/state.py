@@ -268,7 +268,8 @@ class RouterState:
     """Reads the conversations that other routers have pinned; waits a quarter of a second for them at most."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     no_engine_s: float = 5.0
-    """Seconds without a byte after which the listed requests say of a client that leaves that no engine was there."""
+    """Seconds without a byte after which a client that leaves has left no engine, where there may well be none: its
+    deployment starts from zero, or has an open breaker."""
     vacancies: Vacancies = field(default_factory=Vacancies)
     running: RunningReplicas = field(default_factory=lambda: RunningReplicas(None))
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
@@ -288,6 +289,15 @@ class RouterState:
             return True
         settings = self.snapshot.config.deployments.get(deployment) if self.snapshot is not None else None
         return settings is not None and (replicas := self.running.last) is not None and replicas.lacks(settings.app)
+
+    def is_down(self, deployment: str) -> bool:
+        """Whether no replica of the deployment runs, as far as is known, though one is to run at all times."""
+        settings = self.snapshot.config.deployments.get(deployment) if self.snapshot is not None else None
+        replicas = self.running.last
+        if settings is None or replicas is None or not replicas.keeps(settings.app):
+            return False
+        ids = set(replicas.ids.get(settings.app or "", ()))
+        return replicas.lacks(settings.app) or (bool(ids) and ids <= set(self.fuse.dead()))
 
     def __post_init__(self) -> None:
         self.queues = defaultdict(partial(AdmissionQueue, self.telemetry.routing))

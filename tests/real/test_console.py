@@ -30,7 +30,7 @@ async def test_the_console_shows_the_real_split_replicas_and_times(application: 
         await expect(chat.get_by_text("replica runs").first).to_be_visible()
         await expect(chat.get_by_role("cell").filter(has_text="ms").first).to_be_visible()
         await chat.get_by_role("button", name="Change the split").click()
-        first = chat.get_by_role("slider").first
+        first = chat.locator("input[type=range]").first
         await first.fill("60" if await first.input_value() != "60" else "70")
         await expect(chat.get_by_text("of all keys get another deployment")).to_be_visible()
         for name in ("Experiments", "Models", "Playground", "Requests", "Keys"):

@@ -16,7 +16,7 @@ async def traffic(page: Page, managed: Managed) -> None:
     await page.goto("/ui#/traffic")
     chat = page.get_by_role("region", name="chat", exact=True)
     await chat.get_by_role("button", name="Change the split").click()
-    await chat.get_by_role("slider").first.fill("50")
+    await chat.locator("input[type=range]").first.fill("50")
     await expect(chat.get_by_text("of all keys get another deployment")).to_be_visible()
     assert await overflow(page) <= 0
     assert await accessibility_problems(page) == []

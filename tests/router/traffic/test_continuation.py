@@ -971,3 +971,23 @@ def test_the_helper_of_the_docs_brings_the_whole_answer(
     assert "".join(choice.delta.content or "" for choice in got) == "Hello you"
     assert [choice.finish_reason for choice in got] == [None, None, None, "stop"]
     assert {body["model"] for body in rig.engine.requests} == {"m"}
+
+
+def test_a_client_that_leaves_during_an_outage_has_left_no_engine(rig: ContinuingRig) -> None:
+    """However soon it leaves. Where an engine runs, it has left."""
+    rig.engine.answer = lambda body: stream([30.0])
+
+    def error(id: str) -> str | None:
+        requests = rig.client.get("/api/requests").json()["requests"]
+        return next((one["error"] for one in requests if one["id"] == id and not one["running"]), None)
+
+    for id, replicas, said in (("left", {RUNNING: 1}, "client_gone"), ("lost", {"STARTING": 1}, "no_engine")):
+        rig.router.state.running.last = Replicas({"blue": replicas}, {})
+        with pytest.raises(httpx.TimeoutException):
+            rig.client.post(
+                "/v1/chat/completions",
+                json={"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]},
+                headers={"x-request-id": id},
+                timeout=0.3,
+            )
+        assert wait_until(lambda id=id: error(id)) == said  # type: ignore[misc]
