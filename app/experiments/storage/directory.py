@@ -301,16 +301,19 @@ def _removed(
         *(_Claim(footer.written_at, footer.stored()) for footer in footers),
         *(_Claim(snapshot.at, snapshot.stored) for snapshot in snapshots),
     ]
-    expired = _expired(store)
+    claims.sort(key=lambda claim: claim.at)
+    expired, footer_before = _expired(store), _last_footer(store, day)
     if expired is not None:
         gaps.expired_before = expired.day
         add(expired.stored)
-    if (footer_before := _last_footer(store, day)) is not None:
+    if footer_before is not None:
         add(footer_before.stored())
+    elif expired is None and claims:  # an earlier version deleted without a note
+        add(claims[0].stored)
     accepted = _accepted(store)
     removed: list[Removed] = []
     before = datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()
-    for claim in sorted(claims, key=lambda claim: claim.at):
+    for claim in claims:
         new = add(claim.stored)
         if new and date_of(claim.at) >= day:
             known_of = sum(batches for at, batches in accepted if before < at <= claim.at + 1)
@@ -338,10 +341,17 @@ def _accepted(store: FileStore) -> list[tuple[float, int]]:
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """What has been deleted because of its age: the day before which, and all batches that had been stored by then."""
+    """What has been deleted because of its age: the day before which, and all batches that had been stored by then.
+    Both are empty at the beginning of a ledger, from which on it is known.
+    """
 
-    day: str
-    stored: dict[str, list[list[int]]]
+    day: str = ""
+    stored: dict[str, list[list[int]]] = {}
+
+    def write(self, store: FileStore, writer: str, now: float) -> None:
+        """Adds it to the journal. Raises StoreError."""
+        entry = JournalEntry(now, EXPIRED, detail=msgspec.to_builtins(self), writer=writer)
+        append_entries(store, f"{writer}-{EXPIRED}-{self.day or 'nothing'}", [entry])
 
 
 EXPIRED = "expired"
@@ -578,10 +588,7 @@ def tidy(store: FileStore, *, now: float, retention_days: int, writer: str) -> N
     oldest = (datetime.fromtimestamp(now, UTC) - timedelta(days=retention_days)).strftime("%Y-%m-%d")
     commits: set[Segment] = set()
     if (footer := _last_footer(store, oldest)) is not None:
-        expired = msgspec.to_builtins(Expired(oldest, footer.stored()))
-        append_entries(
-            store, f"{writer}-{EXPIRED}-{oldest}", [JournalEntry(now, EXPIRED, detail=expired, writer=writer)]
-        )
+        Expired(oldest, footer.stored()).write(store, writer, now)
     for file in store.list(RECORDINGS):
         is_abandoned = file.path.endswith(TEMPORARY) and file.modified_at < now - ABANDONED_S
         if is_abandoned or "" < _day(file) < oldest:

@@ -177,6 +177,8 @@ class StorageManager:
         try:
             store = self._open_store()
             contents = directory.contents(store)
+            if not contents.entries and not contents.segments:
+                directory.Expired().write(store, self.writer, now)
             left = self._write_ahead.left() if self._write_ahead is not None else []
         except (StoreError, OSError) as error:
             self._attempts.failed(str(error), now)

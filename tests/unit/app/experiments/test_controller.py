@@ -514,7 +514,7 @@ def test_the_journal_records_events_and_a_restart_keeps_the_run(desk: Desk) -> N
     assert desk.analysis.restored == {"largest": 3.5}
     kinds = [entry.kind for entry in desk.controller.entries()]
     assert kinds.count("run_begun") == 1
-    assert [kind for kind in kinds if kind not in ("configuration", "plan", *FACTS)] == [
+    assert [kind for kind in kinds if kind not in ("configuration", "plan", "expired", *FACTS)] == [
         "controller_started",
         "run_begun",
         "run_state",

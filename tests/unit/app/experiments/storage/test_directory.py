@@ -105,6 +105,13 @@ def test_what_retention_deletes_is_told_and_makes_nothing_incomplete(tmp_path: P
     assert len(gaps_of(tmp_path)) == 1
 
 
+def test_an_earlier_version_deleted_without_a_note(tmp_path: Path) -> None:
+    recorded(tmp_path, [("router-a", 61.0), ("", 3 * DAY_S), ("router-a", 61.0)], retention_days=1)
+    for note in (tmp_path / "ledger").rglob("*-expired-*"):
+        note.unlink()
+    assert gaps_of(tmp_path) == []
+
+
 def test_a_loss_is_told_after_more_was_recorded(tmp_path: Path) -> None:
     """The last segment is what a disk loses in a crash: no other one had counted it."""
     recorded(tmp_path, [("router-a", 61.0)] * 3)
