@@ -9,6 +9,7 @@ The times at which a failed operation is tried again.
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -178,7 +179,8 @@ class StorageManager:
             store = self._open_store()
             contents = directory.contents(store)
             if not contents.entries and not contents.segments:
-                directory.Expired().write(store, self.writer, now)
+                with suppress(StoreError):  # a directory that cannot be written yet is not held up by a note
+                    directory.Expired().write(store, self.writer, now)
             left = self._write_ahead.left() if self._write_ahead is not None else []
         except (StoreError, OSError) as error:
             self._attempts.failed(str(error), now)
