@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from playwright.async_api import Locator, Page, Route, expect
 
 from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts
-from app.control_plane import Replicas
+from app.control_plane import RUNNING_EVERY_S, Replicas
 from app.errors import Unavailable
 from app.server.colours import deployment_colours
 from app.server.overview_document import endpoints_document
@@ -221,6 +221,8 @@ async def test_what_fails_is_named_above_all_endpoints_and_a_wide_table_is_never
 async def test_an_endpoint_without_a_replica_is_down(managed: Managed, open_page: OpenPage) -> None:
     app = {name: {"app": name, "model": f"{name}-model"} for name in ("blue", "green")}
     managed.deliver(deployments={**managed.config["deployments"], **app})
+    managed.control.running = Replicas({"blue": {"RUNNING": 1}, "green": {"RUNNING": 1}}, {"RUNNING": 1})
+    await asyncio.sleep(RUNNING_EVERY_S + 2 * PERIOD_S)  # a period in which they run: a first start is no outage
     managed.control.running = Replicas({"blue": {"STARTING": 1}}, {"RUNNING": 1})
     page = await opened(open_page, managed)
     lead = chat(page).locator(".lead .mark-bad")
