@@ -287,17 +287,21 @@ class RouterState:
         """Whether no engine of the deployment can answer, as far as is known: none runs, or its breaker is open."""
         if deployment in self.health.open():
             return True
-        settings = self.snapshot.config.deployments.get(deployment) if self.snapshot is not None else None
-        return settings is not None and (replicas := self.running.last) is not None and replicas.lacks(settings.app)
+        replicas = self.running.last
+        return replicas is not None and replicas.lacks(self._application(deployment))
 
     def is_down(self, deployment: str) -> bool:
         """Whether no replica of the deployment runs, as far as is known, though one is to run at all times."""
-        settings = self.snapshot.config.deployments.get(deployment) if self.snapshot is not None else None
-        replicas = self.running.last
-        if settings is None or replicas is None or not replicas.keeps(settings.app):
+        application, replicas = self._application(deployment), self.running.last
+        if replicas is None or application is None or not replicas.keeps(application):
             return False
-        ids = set(replicas.ids.get(settings.app or "", ()))
-        return replicas.lacks(settings.app) or (bool(ids) and ids <= set(self.fuse.dead()))
+        ids = set(replicas.ids.get(application, ()))
+        return replicas.lacks(application) or (bool(ids) and ids <= set(self.fuse.dead()))
+
+    def _application(self, deployment: str) -> str | None:
+        """The application that serves the deployment; None if it is not known, or none does."""
+        settings = self.snapshot.config.deployments.get(deployment) if self.snapshot is not None else None
+        return settings.app if settings is not None else None
 
     def __post_init__(self) -> None:
         self.queues = defaultdict(partial(AdmissionQueue, self.telemetry.routing))
