@@ -336,8 +336,8 @@ class Analysis:
 
     def set_gaps(self, damaged: Sequence[str], lacking: Mapping[str, int], gone: Sequence[str] = ()) -> None:
         """`damaged`: parts of the ledger with records of the run that cannot be read, each with the reason. `lacking`:
-        columns that records of another version do not have, with the number of these records. `gone`: parts that the
-        ledger's owner has accepted as lost.
+        columns that records of another version do not have, with the number of these records. `gone`: what is
+        missing and does not count, as `Gaps.known_since`.
         """
         self._watched.damaged, self._watched.lacking, self._watched.gone = list(damaged), dict(lacking), list(gone)
 

@@ -172,7 +172,6 @@ class Gaps:
     """By day, columns that files of another version do not have, with the number of their records."""
     removed: dict[float, Removed] = field(default_factory=dict)
     """Batches that were stored and are in no file, by the time until which they were."""
-
     expired_before: str = ""
     """The day before which files have been deleted because of their age; empty if none have."""
 

@@ -209,13 +209,7 @@ def write(store: FileStore, segment: Segment, exposures: Exposures, tables: Tabl
 
     Written again, a segment replaces its former self. Returns the footer with its records counted.
     """
-    parts: dict[str, Columns] = {
-        "starts": exposures.starts,
-        "late": exposures.late,
-        "feedback": exposures.feedback,
-        "pairs": exposures.pairs,
-        EXPOSURES: exposures.rows,
-    }
+    parts = _by_kind(exposures)
     records = {kind: len(columns) for kind, columns in parts.items()}
     footer = msgspec.structs.replace(footer, records=records)
     for kind, columns in parts.items():
@@ -239,11 +233,26 @@ def read(store: FileStore, segment: Segment, tables: Tables) -> SegmentContent:
     def part(kind: str, columns: type[C]) -> C:
         if kind != EXPOSURES and not footer.records.get(kind):
             return columns.empty()
-        return _read(store, segment, kind, columns, tables, missing, footer)
+        return _read(store, segment, kind, columns, tables, missing)
 
     starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", OverdueColumns)
     exposures = Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))
+    own = _by_kind(fresh(exposures, {}, of=batches_of(footer)))
+    for kind, columns in _by_kind(exposures).items():
+        if len(own[kind]) != footer.records.get(kind, len(columns)):
+            raise Damaged(f"its {kind} are not those that were written with it")
     return SegmentContent(footer, exposures, missing)
+
+
+def _by_kind(exposures: Exposures) -> dict[str, Columns]:
+    """In the order in which files are written: the last one commits the others."""
+    return {
+        "starts": exposures.starts,
+        "late": exposures.late,
+        "feedback": exposures.feedback,
+        "pairs": exposures.pairs,
+        EXPOSURES: exposures.rows,
+    }
 
 
 def fresh(exposures: Exposures, known: Mapping[int, Numbers], *, of: Mapping[int, Numbers] | None = None) -> Exposures:
@@ -274,28 +283,14 @@ def delete(store: FileStore, segment: Segment) -> None:
         store.delete(segment.path(kind))
 
 
-def _read(
-    store: FileStore,
-    segment: Segment,
-    kind: str,
-    columns: type[C],
-    tables: Tables,
-    missing: Counter[str],
-    footer: Footer,
-) -> C:
+def _read(store: FileStore, segment: Segment, kind: str, columns: type[C], tables: Tables, missing: Counter[str]) -> C:
     with store.open(segment.path(kind)) as file:
         table = pq.ParquetFile(file).read()
         try:
             missing.update(dict.fromkeys(lacking(table, columns), len(table)))
-            read = from_arrow(table, columns, tables)
+            return from_arrow(table, columns, tables)
         except (KeyError, AttributeError, TypeError, ValueError) as error:
             raise Damaged(str(error.args[0] if error.args else error)) from error
-        own = batches_of(footer)
-        if len(_of_batches(read, lambda router, batch: batch in own.get(router, _NONE))) != footer.records.get(
-            kind, len(read)
-        ):
-            raise Damaged(f"its {kind} are not those that were written with it")
-        return read
 
 
 def _footer(metadata: Mapping[bytes, bytes] | None) -> Footer:
