@@ -43,6 +43,7 @@ KINDS: Mapping[str, Sequence[str]] = {
     "models (a process besides the engine's)": ("VLLM::Worker",),
     "engines": ("VLLM::EngineCore",),
     "engines' replicas": (":Engine",),
+    "templates of replicas": ("deployments.engine --template",),
     "router and experiments": (":Router", ":Experiments"),
     "Serve's controller and proxies": ("ServeController", "ProxyActor", "PROXY_ACTOR", "HAProxyManager", "haproxy"),
 }
@@ -97,10 +98,12 @@ class Start:
             (process for process in self.processes.values() if process.parent == pid and process.named("EngineCore")),
             None,
         )
+        configured = replica.named("initialize_and_get_metadata")
+        is_spawned = engine is not None and configured is not None and engine.began > configured
         begun = [
             ("Ray's process, imports of torch and vLLM", replica.began),
-            ("configuration", replica.named("initialize_and_get_metadata")),
-            ("imports in the engine's process", engine.began if engine else None),
+            ("configuration", configured),
+            ("imports in the engine's process", engine.began if engine and is_spawned else None),
             ("weights, KV cache, first steps", engine.named("EngineCore") if engine else None),
             ("end", self.first_tokens.get(application)),
         ]
@@ -158,7 +161,7 @@ def measured(tree: Path, document: Mapping[str, Any], folder: Path) -> Start:
         while not (ready.is_set() and all(name in start.first_tokens for name in engines)):
             if process.poll() is not None or time.time() - calls > GIVE_UP_S:
                 raise SystemExit(f"{tree} did not start: {start.marks}")
-            _look(process.pid, start, calls)
+            _look(folder, start, calls)
             if "an endpoint answers" not in start.marks and ready_endpoints(port):
                 start.marks["an endpoint answers"] = time.time() - calls
             time.sleep(LOOK_EVERY_S)
@@ -201,19 +204,17 @@ def _read(process: subprocess.Popen[str], start: Start, calls: float, ready: thr
             ready.set()
 
 
-def _look(launcher: int, start: Start, calls: float) -> None:
-    """Records the CPU time of the run's processes, which are the launcher and all its descendants."""
-    with suppress(psutil.NoSuchProcess):
-        root = psutil.Process(launcher)
-        for process in [root, *root.children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                seen = start.processes.setdefault(
-                    process.pid, Seen(process.create_time() - calls, parent=process.ppid())
-                )
-                name, times = " ".join(process.cmdline())[:200], process.cpu_times()
-                if name and (not seen.names or seen.names[-1][1] != name):
-                    seen.names.append((time.time() - calls, name))
-                seen.cpu_s = times.user + times.system
+def _look(folder: Path, start: Start, calls: float) -> None:
+    """Records the CPU time of the run's processes."""
+    run = processes.record(folder)
+    for pid in processes.processes_of(run.run_id) if run else ():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            process = psutil.Process(pid)
+            seen = start.processes.setdefault(pid, Seen(process.create_time() - calls, parent=process.ppid()))
+            name, times = " ".join(process.cmdline())[:200], process.cpu_times()
+            if name and (not seen.names or seen.names[-1][1] != name):
+                seen.names.append((time.time() - calls, name))
+            seen.cpu_s = times.user + times.system
 
 
 def _wait_for_token(name: str, document: Mapping[str, Any], port: int, start: Start, calls: float) -> None:

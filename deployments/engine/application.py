@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 
 from app.config.reference import packages
-from app.internal_api import MAX_BEAMS, MAX_STOP_STRINGS, PACKAGE_PREFIX
+from app.internal_api import MAX_BEAMS, PACKAGE_PREFIX
 from deployments.draining import GRACE_S
 from deployments.engine.adapters import adapter_kwargs
+from deployments.engine.runtime_env import runtime_env
 
 # Serve builds every application in a separate process, which ends with the build. There Ray's `build_llm_deployment`
 # imports vLLM, which takes seven CPU-seconds, and which the head does not have, for the names of its arguments. This
@@ -172,15 +173,6 @@ ENGINE_KWARGS: Mapping[str, Any] = {
     "allowed_media_domains": ["none.invalid"],
 }
 
-ENVIRONMENT: Mapping[str, str] = {
-    "VLLM_MAX_STOP_STRINGS": str(MAX_STOP_STRINGS),
-    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # a domain that is allowed must not lead to one that is not
-}
-
-EAGER_ON_CPUS: Mapping[str, str] = {"TORCH_COMPILE_DISABLE": "1"}
-"""With `enforce_eager`, too, vLLM compiles functions of its sampler when the first answer needs them. On CPUs all
-answers wait for this, up to 18 s, and on a machine without a C++ compiler, like our image, it ends the engine."""
-
 
 class EngineArgs(BaseModel):
     """`args` of an engine's application: `{llm_config: {...}}`, with the fields of Ray's LLMConfig."""
@@ -188,6 +180,11 @@ class EngineArgs(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     llm_config: dict[str, Any]
+    fork: bool | None = Field(
+        default=None,
+        description="Whether replicas start as copies of a process of their node that has imported torch and vLLM. "
+        "Not set: on CPUs alone.",
+    )
 
 
 def build_engine(args: EngineArgs, engine_kwargs: Mapping[str, Any], **options: Any) -> serve.Application:
@@ -204,25 +201,19 @@ def engine_config(args: EngineArgs, **engine_kwargs: Any) -> Any:
     Raises ValueError for fields and arguments that Ray or vLLM do not have.
     """
     kwargs = {**ENGINE_KWARGS, **engine_kwargs, **adapter_kwargs(args.llm_config)}
-    return llm_config(_with_defaults(args.llm_config, kwargs))
+    return llm_config(
+        {**_with_defaults(args.llm_config, kwargs), "runtime_env": runtime_env(args.llm_config, args.fork)}
+    )
 
 
 def _with_defaults(given: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    runtime_env = given.get("runtime_env") or {}
     config = {
         "log_engine_metrics": False,  # vLLM's own /metrics instead of Ray's agent
         **given,
         "deployment_config": {"graceful_shutdown_timeout_s": GRACE_S, **(given.get("deployment_config") or {})},
         "engine_kwargs": {**engine_kwargs, **(given.get("engine_kwargs") or {})},
-        "runtime_env": {**runtime_env, "env_vars": {**_environment(given), **(runtime_env.get("env_vars") or {})}},
     }
     source = (given.get("model_loading_config") or {}).get("model_source")
     if isinstance(source, str) and source.startswith(PACKAGE_PREFIX):
         config["callback_config"] = {"callback_class": PACKAGED_WEIGHTS}
     return config
-
-
-def _environment(given: Mapping[str, Any]) -> Mapping[str, str]:
-    on_cpus = (given.get("accelerator_config") or {}).get("kind") == "cpu"
-    is_eager = bool((given.get("engine_kwargs") or {}).get("enforce_eager"))
-    return {**ENVIRONMENT, **(EAGER_ON_CPUS if on_cpus and is_eager else {})}

@@ -12,7 +12,8 @@ from app.engine.errors import NOT_FETCHED, engine_error, field_named_in
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, when it is imported
-    from deployments.engine.application import ENGINE_KWARGS, ENVIRONMENT
+    from deployments.engine.application import ENGINE_KWARGS
+    from deployments.engine.runtime_env import ENVIRONMENT
 
 pytestmark = pytest.mark.real
 

@@ -1,0 +1,296 @@
+"""Starts replicas as copies of a process that has imported torch and vLLM.
+
+These imports take most of a replica's start: once in its own process, and once in its engine's. So each node keeps a
+*template*, which imports them and does nothing else. Ray starts a replica's worker with `python -m deployments.engine`
+(`py_executable` of its runtime environment), and this has the template fork. The copy forks once more, a *spare* that
+waits to be the replica's engine, and runs Ray's worker.
+
+- The first replica of a node starts its template, which ends with its raylet.
+- Libraries read variables of the environment while they are imported. So a template serves the workers whose
+  environment equals its own, but for `LATER`, and only until a file of this application changes.
+- A template touches no device, and has no threads but those of libraries that survive a fork (OpenBLAS, jemalloc).
+- Wherever no template is to be had, Ray's worker and vLLM's engine start as they would without one.
+"""
+
+import ctypes
+import fcntl
+import gc
+import hashlib
+import importlib
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import context, popen_spawn_posix, reduction, spawn, util
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.process import BaseProcess, current_process
+from pathlib import Path
+from typing import Any
+
+from deployments.invocation import ROOT
+
+MODULE = "deployments.engine"
+
+LATER = frozenset({"VLLM_CPU_KVCACHE_SPACE"})
+"""Variables that differ between engines, and that nothing reads while it is imported."""
+
+RAYLET_PID = "RAY_RAYLET_PID"
+
+IMPORTS = ("ray._private.node", "ray.serve._private.replica", "deployments.engine.replica")
+"""What a replica's process imports, and its engine's."""
+
+WAIT_S = 40.0
+"""How long a worker waits for a template that is still importing. Ray gives up on a worker that takes 60 s."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def py_executable() -> str:
+    """Ray's `py_executable` for replicas, which bash reads on the node: Python may be elsewhere there."""
+    return f"$(command -v {sys.executable} || command -v python3) -m {MODULE}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Starts Ray's worker: `arguments` are its script, and the script's.
+
+    With `--template`, a listening socket's file descriptor and names of modules, starts a template.
+    """
+    if arguments[0] != "--template":
+        if not _is_forked(arguments):
+            os.execv(sys.executable, [sys.executable, *arguments])
+        return
+    listener = socket.socket(fileno=int(arguments[1]))
+    with _template(listener, int(os.environ[RAYLET_PID]), arguments[2:]) as connection:
+        try:
+            connection.send("ready")
+            start = Start.received(connection)
+            start.take()
+            os.setpgid(0, 0)  # Ray ends the group of a worker that has ended
+            Spare.waiting = Spare()
+            connection.send("started")
+        except (OSError, EOFError):  # nobody waits any more, or the worker starts by itself
+            return
+    sys.argv, sys.path[0] = list(start.arguments), str(Path(start.arguments[0]).parent)
+    runpy.run_path(start.arguments[0], run_name="__main__")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a process takes over that is forked in place of another one."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    directory: str
+    oom_score_adj: str
+    niceness: int
+
+    @classmethod
+    def of_this(cls, arguments: Sequence[str] = ()) -> "Start":
+        """This process's, with these arguments."""
+        oom_score_adj = Path("/proc/self/oom_score_adj").read_text()
+        return cls(arguments, dict(os.environ), os.getcwd(), oom_score_adj, os.getpriority(os.PRIO_PROCESS, 0))
+
+    def send(self, connection: Connection) -> None:
+        """With the standard files of this process."""
+        connection.send(self)
+        for file in (0, 1, 2):
+            reduction.send_handle(connection, file, 0)
+
+    @classmethod
+    def received(cls, connection: Connection) -> "Start":
+        """The next one, whose standard files become this process's. Raises EOFError if there is none."""
+        start: Start = connection.recv()
+        for file in (0, 1, 2):
+            received = reduction.recv_handle(connection)
+            os.dup2(received, file)
+            os.close(received)
+        return start
+
+    def take(self) -> None:
+        """Makes this process like the one that it takes the place of."""
+        for name in os.environ.keys() - self.environment.keys():
+            del os.environ[name]
+        os.environ.update(self.environment.items() - os.environ.items())  # the rest stays where titles are looked for
+        os.chdir(self.directory)
+        current_process().authkey = os.urandom(32)
+        if (numpy := sys.modules.get("numpy")) is not None:  # Python's own generator sees to itself
+            numpy.random.seed()
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(self.oom_score_adj)  # Ray's workers are to be killed first,
+            os.setpriority(os.PRIO_PROCESS, 0, self.niceness)  # and run last
+
+
+def _is_forked(arguments: Sequence[str]) -> bool:
+    """Whether a template has started the worker."""
+    try:
+        with _connected(address(arguments, os.environ)) as connection:
+            if not connection.poll(WAIT_S):
+                return False
+            connection.recv()  # it is ready
+            Start.of_this(arguments).send(connection)
+            return bool(connection.recv())
+    except (OSError, EOFError, LookupError):
+        return False
+
+
+def address(arguments: Sequence[str], environment: Mapping[str, str], root: Path = ROOT) -> Path:
+    """Of the socket of the worker's template, beside its raylet's. Raises LookupError for a worker without a raylet.
+
+    `root`: where `app` and `deployments` are.
+    """
+    raylet = next((Path(each.partition("=")[2]) for each in arguments if each.startswith("--raylet-name=")), None)
+    if raylet is None or RAYLET_PID not in environment:
+        raise LookupError("no raylet")
+    files = [file for package in ("app", "deployments") for file in (root / package).rglob("*.py")]
+    key = (
+        str(raylet),
+        sorted((name, value) for name, value in environment.items() if name not in LATER),
+        sys.executable,
+        max(file.stat().st_mtime_ns for file in files),
+    )
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
+    return raylet.parent / f"t{name}"  # as short as Ray's own names there, which just fit
+
+
+def _connected(place: Path) -> Connection:
+    """To the template there. Starts one if there is none."""
+    with place.with_suffix(".lock").open("w") as lock, socket.socket(socket.AF_UNIX) as connection:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            connection.connect(str(place))
+        except (FileNotFoundError, ConnectionRefusedError):
+            _start_template(place)
+            connection.connect(str(place))
+        return Connection(connection.detach())
+
+
+def _start_template(place: Path) -> None:
+    """Returns before it is ready: connections wait."""
+    place.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+        place.chmod(0o600)
+        listener.listen(64)
+        subprocess.Popen(
+            [sys.executable, "-m", MODULE, "--template", str(listener.fileno()), *IMPORTS],
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _template(listener: socket.socket, raylet_pid: int, imports: Sequence[str]) -> Connection:
+    """A template's life. Returns in its copies: each has the connection to what starts a worker."""
+    with suppress(ProcessLookupError):
+        raylet = os.pidfd_open(raylet_pid)
+        for name in imports:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # collections in a copy would write to all pages, and share none
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+        while raylet not in wait([listener, raylet]):
+            with Connection(listener.accept()[0].detach()) as connection, suppress(BlockingIOError, MemoryError):
+                if os.fork() == 0:
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    listener.close()
+                    os.close(raylet)
+                    return Connection(os.dup(connection.fileno()))
+    os._exit(0)
+
+
+class Spare:
+    """A copy of this process that waits to be its engine's, and ends with it."""
+
+    waiting: "Spare | None" = None
+    """This process's."""
+
+    def __init__(self) -> None:
+        self.connection, own = Pipe()
+        self.sentinel, until_it_ends = os.pipe()
+        if (pid := os.fork()) == 0:
+            self.connection.close()
+            os.close(self.sentinel)
+            sys.exit(_engine(own))
+        own.close()
+        os.close(until_it_ends)
+        self.pid = pid
+
+    def close(self) -> None:
+        """Tells the copy, while it waits, that it is not needed."""
+        self.connection.close()
+        os.close(self.sentinel)
+
+
+def _engine(connection: Connection) -> int:
+    """The life of a spare. Returns its exit code."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        start = Start.received(connection)
+    except (OSError, EOFError):
+        return 0
+    start.take()  # with the environment that Ray has made for the replica meanwhile
+    if threads := os.environ.get("OMP_NUM_THREADS"):  # which OpenMP has read before
+        import torch
+
+        torch.set_num_threads(int(threads))
+    code: int = spawn._main(os.dup(connection.fileno()), connection.fileno())
+    return code
+
+
+class _Popen(popen_spawn_posix.Popen):
+    """Has the spare run the process, where there is one."""
+
+    _fds: list[int]
+
+    def _launch(self, process_obj: Any) -> None:
+        spare, message = Spare.waiting, io.BytesIO()
+        if spare is not None:
+            context.set_spawning_popen(self)
+            try:
+                reduction.dump(spawn.get_preparation_data(process_obj.name), message)
+                reduction.dump(process_obj, message)
+            finally:
+                context.set_spawning_popen(None)
+        if spare is None or self._fds:  # files would have to be inherited
+            self._fds.clear()
+            super()._launch(process_obj)  # type: ignore[misc]  # typeshed lacks it
+            return
+        Spare.waiting = None
+        self.pid, self.sentinel = spare.pid, spare.sentinel
+        self.finalizer = util.Finalize(self, spare.close)
+        Start.of_this().send(spare.connection)
+        with open(spare.connection.fileno(), "wb", closefd=False) as stream:
+            stream.write(message.getbuffer())
+
+
+class _Process(context.SpawnProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> popen_spawn_posix.Popen:
+        return _Popen(process_obj)
+
+
+class Context(context.SpawnContext):
+    """Starts processes as `spawn` does, but for the first, which the spare of this process runs."""
+
+    Process = _Process
+
+
+def fork_engines() -> None:
+    """Has vLLM run its first engine in the spare of this process. vLLM would spawn it, since a copy of this process
+    could not use Ray: the spare was copied before."""
+    from vllm.v1.engine import utils
+
+    prepare = utils.get_mp_context
+
+    def get_mp_context() -> context.BaseContext:
+        prepare()
+        return Context()
+
+    utils.get_mp_context = get_mp_context
