@@ -22,6 +22,7 @@ from tests.support.processes.load import Traffic, lanes
 from tests.support.waiting import wait_until
 
 ENGINE, REPLICA = "VLLM::EngineCore", "ray::ServeReplica:tiny:Engine"
+TEMPLATE = "deployments.engine --template"
 ROUTER, PROXY = "ray::ServeReplica:router:Router", "/bin/haproxy"
 KEY = "key"
 FIRST_BYTE_S = 15

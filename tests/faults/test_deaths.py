@@ -4,7 +4,17 @@ import time
 
 import pytest
 
-from tests.faults.conftest import BACK_WITHIN_S, ENGINE, FIRST_BYTE_S, PROXY, REPLICA, ROUTER, Cluster, wait_until_back
+from tests.faults.conftest import (
+    BACK_WITHIN_S,
+    ENGINE,
+    FIRST_BYTE_S,
+    PROXY,
+    REPLICA,
+    ROUTER,
+    TEMPLATE,
+    Cluster,
+    wait_until_back,
+)
 from tests.support.processes.load import Outcome, Traffic, unexplained
 from tests.support.waiting import wait_until
 
@@ -28,6 +38,19 @@ def test_the_death_of_a_replica_loses_nothing(cluster: Cluster, traffic: Traffic
     cluster.whole_again()
     traffic.flows()
     assert unexplained(traffic.since(moment)) == []
+
+
+def test_the_death_of_a_template_loses_nothing(cluster: Cluster, traffic: Traffic) -> None:
+    """Its copies go on, and the next replica has a new one."""
+    moment = time.monotonic()
+    before, *_ = cluster.processes(TEMPLATE)
+    cluster.kill(TEMPLATE)
+    cluster.kill(REPLICA)
+    cluster.whole_again()
+    traffic.flows()
+    assert unexplained(traffic.since(moment)) == []
+    assert before.pid not in {process.pid for process in cluster.processes(TEMPLATE)}
+    assert cluster.processes(TEMPLATE)
 
 
 def test_a_hanging_replica_is_avoided_and_replaced(cluster: Cluster, traffic: Traffic) -> None:

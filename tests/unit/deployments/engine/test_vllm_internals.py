@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+    from vllm.v1.engine import utils as engine_utils
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.core_client import AsyncMPClient, DPAsyncMPClient
     from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer
@@ -116,6 +117,8 @@ SOURCES: list[tuple[Any, str]] = [
     (OpenAIServingResponses.__init__, r"self\.enable_store = "),
     (vllm.utils.random_uuid, r"uuid\.uuid4\(\)"),
     (messages, r"uuid\.uuid4\(\)\.hex"),
+    # `deployments.engine.fork` has it make the engine's process.
+    (engine_utils.CoreEngineProcManager.__init__, r"(?s)context = get_mp_context\(\).*context\.Process\("),
 ]
 
 
