@@ -172,6 +172,8 @@ def _start(document: Mapping[str, Any], run: processes.Run, stop: threading.Even
     raise_if_stopped(stop)
     applied = {**document, "http_options": _http_options(document, run.port)}
     display.step("Starting Ray Serve")
+    _start_templates(document)
+    run_in_background(partial(_start_serve, applied["http_options"]), stop)
     try:
         run_in_background(partial(dashboard.deploy, run, applied, wait_s=DASHBOARD_S), stop)
     except Unresponsive as error:  # not the answer to a command: this is the run that it would ask for
@@ -256,6 +258,30 @@ def _start_ray(run: processes.Run, stop: threading.Event) -> None:
         raise LaunchError(f"Ray did not start: {error}{hint}") from None
     finally:
         handle_signals(stop)  # ray.init replaces the handlers
+
+
+def _start_templates(document: Mapping[str, Any]) -> None:
+    """Has torch and vLLM imported while Serve starts and builds the applications."""
+    import ray
+
+    from deployments.engine.runtime_env import runtime_env
+
+    environments: list[dict[str, Any]] = []
+    for application in document.get("applications") or []:
+        arguments = application.get("args") or {}
+        environment = runtime_env(arguments.get("llm_config") or {}, arguments.get("fork"))
+        if "py_executable" in environment and environment not in environments:
+            environments.append(environment)
+    for environment in environments:
+        ray.remote(num_cpus=0, runtime_env=environment)(lambda: None).remote()
+
+
+def _start_serve(http_options: Mapping[str, Any]) -> None:
+    """In this process's job of Ray. The dashboard would start it in another one, which has templates of its own."""
+    from ray import serve as ray_serve
+
+    with contextlib.suppress(TimeoutError):  # the proxies keep starting, and `dashboard.deploy` waits for them
+        ray_serve.start(http_options=dict(http_options))
 
 
 def _announce_ready(document: Mapping[str, Any], run: processes.Run, config: Path) -> None:

@@ -78,8 +78,8 @@ def _running(directory: Path) -> Iterator[Address]:
         yield Address(launcher.url, derived(key, Purpose.ENGINE), str(directory))
         engines = {pid for pid in run_processes.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
         assert engines, "`stop` must find the engines by the run's marker"
-        templates = {psutil.Process(psutil.Process(pid).ppid()).ppid() for pid in engines}
-        assert all(b"--template" in _name(pid) for pid in templates), "engines are copies, as their replicas are"
+        [template] = {psutil.Process(psutil.Process(pid).ppid()).ppid() for pid in engines}
+        assert b"--template" in _name(template), "engines are copies, as their replicas are, of one process"
         launcher.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
         launcher.process.send_signal(signal.SIGTERM)  # a second signal changes nothing
