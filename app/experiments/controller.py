@@ -50,7 +50,8 @@ from app.experiments.recordings import RecordingKeeper
 from app.experiments.runs import ExperimentRun, SameRun, looks_of, next_run, runs_of
 from app.experiments.shadows import ShadowReport
 from app.experiments.storage.columns import Tables, from_batch
-from app.experiments.storage.directory import AnalysisSnapshot, exposures_of, scored
+from app.experiments.storage.directory import exposures_of, scored
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.keeper import OpenStore, StorageHealth, StorageManager, Submit, at_once
 from app.experiments.storage.pending import HeldBatch, clock_warnings, gone, live, total_lost
 from app.experiments.storage.store import StoreError, open_store

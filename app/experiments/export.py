@@ -22,6 +22,8 @@ from app.experiments.contract.questions import choice, unix_seconds
 from app.experiments.runs import ExperimentRun, runs_of
 from app.experiments.storage import directory
 from app.experiments.storage.columns import Bool, RowColumns, Tables, to_arrow
+from app.experiments.storage.gaps import Gaps
+from app.experiments.storage.journal import read_entries
 from app.experiments.storage.store import FileStore
 from app.exposures.controller_client import Export
 from app.exposures.wire import Failure, FinishCode, Flag, Reason
@@ -131,7 +133,7 @@ def selected(store: FileStore, wanted: Selection) -> Iterator[tuple[RowColumns, 
     tables = Tables()
     run = _run(store, wanted.experiment) if wanted.experiment is not None else None
     since = max(wanted.since or 0.0, run.started_at if run is not None else 0.0)
-    gaps = directory.Gaps()
+    gaps = Gaps()
     for exposures in directory.history(store, since, tables, {}, gaps):
         rows = exposures.rows.take(_is_selected(exposures.rows, tables, wanted._replace(since=since), run))
         if len(rows):
@@ -155,7 +157,7 @@ def _time(query: Mapping[str, str], name: str) -> float | None:
 
 
 def _run(store: FileStore, experiment: str) -> ExperimentRun:
-    runs = runs_of(directory.read_entries(store))
+    runs = runs_of(read_entries(store))
     if experiment not in runs:
         known = ", ".join(runs) or "none"
         raise NotFound(f"The ledger has no run of '{experiment}'; it has {known}", param="experiment")

@@ -20,7 +20,8 @@ from app.experiments.contract.report import FalseVerdicts, HistoryPoint, Occurre
 from app.experiments.runs import ExperimentRun, history_until, loads_of, of_run
 from app.experiments.shadows import ShadowJudge
 from app.experiments.storage.columns import Bool, Columns, Exposures, OverdueColumns, RowColumns, StartColumns, Tables
-from app.experiments.storage.directory import AnalysisSnapshot, Gaps
+from app.experiments.storage.gaps import Gaps
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.keeper import StorageManager
 from app.experiments.storage.store import StoreError
 from app.exposures.wire import FeedbackItem

@@ -27,7 +27,7 @@ from app.experiments.recordings import UnreadableRecording, read
 from app.experiments.replay.runner import Replay, ReplayRefused
 from app.experiments.replay.traces import NAME, Estimates, NothingToCompare, TraceFormat, config_of, section_of, trace
 from app.experiments.runs import runs_of
-from app.experiments.storage.directory import read_entries
+from app.experiments.storage.journal import read_entries
 from app.experiments.storage.store import StoreError, open_store
 from app.private_files import open_new
 from app.request_recordings.recorder import RecordedRequest

@@ -14,7 +14,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from app.experiments.storage.columns import Exposures, Tables
-from app.experiments.storage.directory import Gaps, history, read_entries
+from app.experiments.storage.directory import history
+from app.experiments.storage.gaps import Gaps
+from app.experiments.storage.journal import read_entries
 from app.experiments.storage.store import LocalStore
 from deployments.local import processes
 from deployments.local.environment import TOKEN

@@ -152,7 +152,7 @@ ENTRANCES = {
     "app.experiments.rendering",
     "app.experiments.replay",
     "app.experiments.runs",
-    "app.experiments.storage.directory",
+    "app.experiments.storage.journal",
     "app.experiments.storage.store",
 }
 

@@ -26,7 +26,7 @@ from app.experiments.contract.journal import JournalEntry
 from app.experiments.controller import Controller
 from app.experiments.recorded import REPLAYED
 from app.experiments.replay.traces import ReplayRequest, replayed
-from app.experiments.storage import directory
+from app.experiments.storage.journal import append_entries
 from app.experiments.storage.store import open_store
 from app.exposures.exposure import Arrival, Exposure
 from app.exposures.identity import secret_of
@@ -246,7 +246,7 @@ class Replay:
 
     def _note(self) -> None:
         notes = [JournalEntry(time.time(), REPLAYED, self.name, {"notes": self.notes()})]
-        directory.append_entries(open_store(self.config.ledger.url, Path.cwd()), f"{REPLAYED}-000001", notes)
+        append_entries(open_store(self.config.ledger.url, Path.cwd()), f"{REPLAYED}-000001", notes)
 
     def notes(self) -> list[str]:
         """Notes for the report of this replay."""

@@ -22,7 +22,9 @@ from app.config.experiments import LedgerSettings
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.storage import directory, segments
 from app.experiments.storage.columns import Exposures, FeedbackColumns, RowColumns, Tables, from_batch, router_hash
-from app.experiments.storage.directory import AnalysisSnapshot, Gaps, Outcome, Round, carry_out
+from app.experiments.storage.directory import Outcome, Round, carry_out
+from app.experiments.storage.gaps import Expired, Gaps
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.pending import HeldBatch, Waiting, forget
 from app.experiments.storage.segments import Footer, Numbers, Segment, date_of
 from app.experiments.storage.store import FileStore, StoreError
@@ -180,7 +182,7 @@ class StorageManager:
             contents = directory.contents(store)
             if not contents.entries and not contents.segments:
                 with suppress(StoreError):  # a directory that cannot be written yet is not held up by a note
-                    directory.Expired().write(store, self.writer, now)
+                    Expired().write(store, self.writer, now)
             left = self._write_ahead.left() if self._write_ahead is not None else []
         except (StoreError, OSError) as error:
             self._attempts.failed(str(error), now)

@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from app.config.schema import Config
 from app.control_plane import Delivery, restore_expired
 from app.experiments.host import host_controller
-from app.experiments.storage.directory import read_entries
+from app.experiments.storage.journal import read_entries
 from app.experiments.storage.store import LocalStore
 from app.internal_api import APP_PREFIX, EXPERIMENTS
 from app.internal_keys import Purpose, derived

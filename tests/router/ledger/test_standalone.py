@@ -13,7 +13,9 @@ import pytest
 
 from app.experiments.recordings import read
 from app.experiments.storage.columns import Exposures, Tables
-from app.experiments.storage.directory import Gaps, history, read_entries
+from app.experiments.storage.directory import history
+from app.experiments.storage.gaps import Gaps
+from app.experiments.storage.journal import read_entries
 from app.experiments.storage.store import LocalStore
 from app.experiments.storage.write_ahead import FOLDER, decoded, frames
 from app.internal_api import LEDGER_VARIABLE

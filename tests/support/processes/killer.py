@@ -8,7 +8,7 @@ import msgspec
 
 from app.experiments.automation.state import KINDS
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.storage.directory import JOURNAL
+from app.experiments.storage.journal import JOURNAL
 from app.experiments.storage.store import File, FileStore, LocalStore
 from tests.support.experiments.failing_store import Death
 from tests.support.processes.fake_control_plane import MemoryControl

@@ -11,7 +11,7 @@ from app.errors import UpstreamError
 from app.experiments.api import Answers
 from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
-from app.experiments.storage.directory import read_entries
+from app.experiments.storage.journal import read_entries
 from app.experiments.storage.keeper import OpenStore, Submit, at_once
 from app.experiments.storage.store import LocalStore, open_store
 from app.exposures.controller_client import Answer

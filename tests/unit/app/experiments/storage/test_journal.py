@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.storage import directory
-from app.experiments.storage.directory import AnalysisSnapshot
+from app.experiments.storage import journal
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.store import LocalStore
 
 
@@ -14,28 +14,28 @@ def test_entries_come_back_in_the_order_of_their_times(tmp_path: Path) -> None:
         JournalEntry(10.0, "alarm", "trial", {"text": "slow"}, "a"),
         JournalEntry(20.0, "controller_started"),
     )
-    directory.append_entries(store, "b-1", [second])
-    directory.append_entries(store, "a-1", [first])
-    assert directory.read_entries(store) == [first, second]
+    journal.append_entries(store, "b-1", [second])
+    journal.append_entries(store, "a-1", [first])
+    assert journal.read_entries(store) == [first, second]
 
 
 def test_a_line_that_is_no_entry_is_left_out(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    directory.append_entries(store, "a-1", [JournalEntry(10.0, "alarm")])
+    journal.append_entries(store, "a-1", [JournalEntry(10.0, "alarm")])
     file = tmp_path / "journal/date=1970-01-01/a-1.jsonl"
     file.write_bytes(file.read_bytes() + b'{"at": 1')
     (file.parent / "README").write_text("hello")
-    assert directory.read_entries(store) == [JournalEntry(10.0, "alarm")]
+    assert journal.read_entries(store) == [JournalEntry(10.0, "alarm")]
 
 
 def test_the_newest_snapshot_counts_and_old_ones_of_others_go(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     old, new = AnalysisSnapshot(10.0, "trial", 1.0, {"e": 1}), AnalysisSnapshot(20.0, "trial", 1.0, {"e": 2})
-    directory.write_snapshot(store, "writer-b", new)
-    directory.write_snapshot(store, "writer-a", old)
+    journal.write_snapshot(store, "writer-b", new)
+    journal.write_snapshot(store, "writer-a", old)
     store.write("state/trial/broken.json", b"{")
-    assert directory.latest_snapshots(store) == {"trial": new}
-    directory.discard_snapshots(store, "writer-b", before=0.0)
+    assert journal.latest_snapshots(store) == {"trial": new}
+    journal.discard_snapshots(store, "writer-b", before=0.0)
     assert len(store.list("state")) == 3
-    directory.discard_snapshots(store, "writer-b", before=1e12)
+    journal.discard_snapshots(store, "writer-b", before=1e12)
     assert [file.path for file in store.list("state")] == ["state/trial/writer-b.json"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.experiments.storage import directory, segments
 from app.experiments.storage.columns import Exposures, Tables, from_batch, router_hash
-from app.experiments.storage.directory import Gaps
+from app.experiments.storage.gaps import Gaps
 from app.experiments.storage.segments import Footer, Numbers, RouterRecord, Segment
 from app.experiments.storage.store import Damaged, LocalStore, Missing
 from app.exposures.wire import FeedbackItem, Lost, Plan

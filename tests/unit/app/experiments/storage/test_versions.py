@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from app.experiments.storage import segments
 from app.experiments.storage.columns import Columns, Exposures, PairColumns, RowColumns, Tables, from_batch
-from app.experiments.storage.directory import Gaps, history, merge
+from app.experiments.storage.directory import history, merge
+from app.experiments.storage.gaps import Gaps
 from app.experiments.storage.segments import Footer, Numbers, RouterRecord, Segment
 from app.experiments.storage.store import Damaged, LocalStore
 from app.exposures.wire import Lost

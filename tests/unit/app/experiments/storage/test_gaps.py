@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from app.config.experiments import LedgerSettings
 from app.experiments.controller import Controller
 from app.experiments.storage.columns import Tables
-from app.experiments.storage.directory import ACCEPTED, Gaps, history
+from app.experiments.storage.directory import history
+from app.experiments.storage.gaps import ACCEPTED, Gaps
 from app.experiments.storage.segments import EXPOSURES
 from app.experiments.storage.store import LocalStore
 from app.exposures.wire import encode

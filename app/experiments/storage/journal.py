@@ -1,0 +1,108 @@
+"""The journal of the ledger's directory, and the states of analyses.
+
+The journal is a permanent record of what happened: it is the audit log of experiments, and a restarted controller
+resumes from it. JSON lines in small files with unique names, `journal/date=2026-11-12/<writer>-<n>.jsonl`, never
+changed and never deleted.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from app.experiments.contract.journal import JournalEntry
+from app.experiments.storage.segments import date_of
+from app.experiments.storage.store import File, FileStore, Missing
+
+JOURNAL = "journal"
+
+
+def append_entries(store: FileStore, name: str, entries: list[JournalEntry]) -> None:
+    """Writes the entries as the file `name`. Raises StoreError."""
+    lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+    store.write(f"{JOURNAL}/date={date_of(entries[0].at)}/{name}.jsonl", lines)
+
+
+def read_entries(store: FileStore, damaged: dict[str, str] | None = None) -> list[JournalEntry]:
+    """Every entry, in order of time. Lines that are not entries are left out; their files are added to `damaged`, each
+    with the reason. Raises StoreError.
+    """
+    return _read(store, store.list(JOURNAL), {} if damaged is None else damaged)
+
+
+def entries_of_days(store: FileStore, days: Iterable[str], besides: str) -> list[JournalEntry]:
+    """The entries of some days (as `date_of`), without those of the writer `besides`."""
+    files = [file for day in sorted(set(days)) for file in store.list(f"{JOURNAL}/date={day}")]
+    return _read(store, [file for file in files if not file_name(file).startswith(f"{besides}-")], {})
+
+
+def _read(store: FileStore, files: Iterable[File], damaged: dict[str, str]) -> list[JournalEntry]:
+    journal: list[JournalEntry] = []
+    for file in files:
+        if not file.path.endswith(".jsonl") or file_name(file).startswith("."):
+            continue
+        try:
+            with store.open(file.path) as lines:
+                entries = [entry_of(line) for line in lines.read().splitlines()]
+        except Missing:
+            continue
+        journal += (read := [entry for entry in entries if entry is not None])
+        if len(read) < len(entries):
+            damaged[file.path] = f"{len(entries) - len(read)} of its {len(entries)} lines are no entries"
+    return sorted(journal, key=lambda entry: entry.at)
+
+
+def file_name(file: File) -> str:
+    return file.path.rpartition("/")[2]
+
+
+def entry_of(line: bytes) -> JournalEntry | None:
+    try:
+        return msgspec.json.decode(line, type=JournalEntry)
+    except msgspec.DecodeError:
+        return None
+
+
+# What an analysis cannot recompute from exposures: its verdicts so far, alarms. One small file for each experiment and
+# writer, `state/<experiment>/<writer>.json`, replaced each time.
+
+SNAPSHOTS = "state"
+
+
+class AnalysisSnapshot(msgspec.Struct, frozen=True):
+    """The state of one run's analysis at a Unix time."""
+
+    at: float
+    experiment: str
+    started_at: float
+    state: dict[str, Any]
+    stored: dict[str, list[list[int]]] = {}
+    """The batches that the directory held, by router id, as `Footer.stored`."""
+
+
+def write_snapshot(store: FileStore, writer: str, snapshot: AnalysisSnapshot) -> None:
+    """Raises StoreError."""
+    store.write(f"{SNAPSHOTS}/{snapshot.experiment}/{writer}.json", msgspec.json.encode(snapshot))
+
+
+def latest_snapshots(store: FileStore) -> dict[str, AnalysisSnapshot]:
+    """The newest of each experiment. Other files are left out. Raises StoreError."""
+    snapshots: dict[str, AnalysisSnapshot] = {}
+    for file in store.list(SNAPSHOTS):
+        if not file.path.endswith(".json") or file.path.rpartition("/")[2].startswith("."):
+            continue
+        try:
+            with store.open(file.path) as data:
+                snapshot = msgspec.json.decode(data.read(), type=AnalysisSnapshot)
+        except (Missing, msgspec.DecodeError):
+            continue
+        if snapshot.experiment not in snapshots or snapshots[snapshot.experiment].at < snapshot.at:
+            snapshots[snapshot.experiment] = snapshot
+    return snapshots
+
+
+def discard_snapshots(store: FileStore, keep: str, before: float) -> None:
+    """Deletes other writers' snapshots that are older than `before` (Unix seconds). Raises StoreError."""
+    for file in store.list(SNAPSHOTS):
+        if file.modified_at < before and not file.path.endswith(f"/{keep}.json"):
+            store.delete(file.path)
