@@ -36,7 +36,6 @@ from app.experiments.contract.journal import (
     LOST,
     OBSTACLES,
     STARTED,
-    STOPPED,
     JournalEntry,
     new_plans,
     replaced,
@@ -325,7 +324,6 @@ class Controller:
 
     def close(self) -> None:
         """Writes everything that waits."""
-        self.storage.journal([JournalEntry(self.now(), STOPPED)])
         self.storage.close(self.now(), self._snapshots)
 
     def experiments(self) -> Mapping[str, Experiment]:

@@ -8,7 +8,7 @@
 import io
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +17,11 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from app.errors import BadRequest, NotFound
-from app.experiments.contract.journal import EXPOSURE_FORMATS, MEDIA_TYPES, ExposureFormat
+from app.experiments.contract.journal import EXPOSURE_FORMATS, MEDIA_TYPES, ExposureFormat, JournalEntry
 from app.experiments.contract.questions import choice, unix_seconds
 from app.experiments.runs import ExperimentRun, runs_of
 from app.experiments.storage import directory
 from app.experiments.storage.columns import Bool, RowColumns, Tables, to_arrow
-from app.experiments.storage.gaps import Gaps
-from app.experiments.storage.journal import read_entries
 from app.experiments.storage.store import FileStore
 from app.exposures.controller_client import Export
 from app.exposures.wire import Failure, FinishCode, Flag, Reason
@@ -131,14 +129,14 @@ def selection(query: Mapping[str, str]) -> Selection:
 def selected(store: FileStore, wanted: Selection) -> Iterator[tuple[RowColumns, Tables]]:
     """The rows, piece by piece, in the order of writing. Raises StoreError; NotFound if the experiment never ran."""
     tables = Tables()
-    run = _run(store, wanted.experiment) if wanted.experiment is not None else None
+    contents = directory.contents(store)
+    run = _run(contents.entries, wanted.experiment) if wanted.experiment is not None else None
     since = max(wanted.since or 0.0, run.started_at if run is not None else 0.0)
-    gaps = Gaps()
-    for exposures in directory.history(store, since, tables, {}, gaps):
+    for exposures in directory.history(store, since, tables, {}, contents.gaps):
         rows = exposures.rows.take(_is_selected(exposures.rows, tables, wanted._replace(since=since), run))
         if len(rows):
             yield rows, tables
-    if damaged := gaps.since(since):
+    if damaged := contents.gaps.since(since):
         _log.warning(
             "Parts of the ledger are missing, and so in the export: %s",
             "; ".join(damaged),
@@ -156,8 +154,8 @@ def _time(query: Mapping[str, str], name: str) -> float | None:
         raise BadRequest(message, param=name) from None
 
 
-def _run(store: FileStore, experiment: str) -> ExperimentRun:
-    runs = runs_of(read_entries(store))
+def _run(entries: Sequence[JournalEntry], experiment: str) -> ExperimentRun:
+    runs = runs_of(entries)
     if experiment not in runs:
         known = ", ".join(runs) or "none"
         raise NotFound(f"The ledger has no run of '{experiment}'; it has {known}", param="experiment")

@@ -388,8 +388,8 @@ def _unreadable(damaged: Sequence[str]) -> str:
     parts = "1 part of the ledger is" if len(damaged) == 1 else f"{len(damaged)} parts of the ledger are"
     return (
         f"{parts} missing here: {'; '.join(damaged).rstrip('.')}. Restore what is damaged or gone. To judge by the "
-        "rest, delete all files of the damaged segment, put each sentence on batches that are in no file as a line "
-        "into `exposures/_lost`, and restart the controller"
+        "rest, delete all files of the damaged segment, put each sentence on what is in no file as a line into "
+        "`exposures/_lost`, and restart the controller"
     )
 
 

@@ -27,7 +27,12 @@ a report rested on although there was more to look at."""
 
 
 STARTED, STOPPED = "controller_started", "controller_stopped"
-"""Kinds of a controller's first and last entry; one that was killed has no last one."""
+"""Kinds of a controller's first and last entry; one that was killed has no last one. The last one has the batches that
+are `stored`, as a segment's footer has them."""
+
+READ = "journal_read"
+"""The kind of the entry that a controller writes when it has read the journal: the number of the last entry of each
+writer that no such entry has named, or that was there of late."""
 
 
 class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,6 +44,8 @@ class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     experiment: str | None = None
     detail: dict[str, Any] = {}
     writer: str = ""
+    number: int = 0
+    """Its number among those of its writer, from 1 without gaps; 0: of an earlier version, or of no controller."""
 
 
 KIND = "plan"

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from app.experiments.contract.journal import JournalEntry
+from app.experiments.contract.journal import STOPPED, JournalEntry
 from app.experiments.storage import segments, write_ahead
 from app.experiments.storage.columns import NAMES, Exposures, FeedbackColumns, RowColumns, Tables, from_arrow, has_null
-from app.experiments.storage.gaps import Expired, Gaps, find_removed, last_footer
+from app.experiments.storage.gaps import Claim, Expired, Gaps, find_missing, find_removed, last_footer
 from app.experiments.storage.journal import (
     JOURNAL,
     SNAPSHOTS,
@@ -55,15 +55,21 @@ class Contents(NamedTuple):
     footers: dict[Segment, Footer]
     """Footers of the last two days that have any: they hold everything that a controller knew of routers."""
     gaps: Gaps
-    """Files of the journal that cannot be read. What is wrong with segments, `history` finds."""
+    """What the journal lacks. What is wrong with segments, `history` finds."""
 
 
 def contents(store: FileStore) -> Contents:
     """Raises StoreError."""
-    committed, gaps = segments.committed(store), Gaps()
+    gaps = Gaps()
+    snapshots = latest_snapshots(store)  # before what they count
+    entries = read_entries(store, gaps.damaged)
+    find_missing(store, entries, snapshots.values(), gaps)
+    gaps.claims += [Claim(snapshot.at, snapshot.stored) for snapshot in snapshots.values()]
+    gaps.claims += [Claim(entry.at, entry.detail.get("stored", {})) for entry in entries if entry.kind == STOPPED]
+    committed = segments.committed(store)
     days = sorted({segment.date for segment in committed})[-2:]
     footers = dict(_footers(store, days[0], Gaps())) if days else {}
-    return Contents(read_entries(store, gaps.damaged), latest_snapshots(store), {*committed, *footers}, footers, gaps)
+    return Contents(entries, snapshots, {*committed, *footers}, footers, gaps)
 
 
 def history(
@@ -78,10 +84,9 @@ def history(
     """Exposures stored since a Unix time, and maybe before: each batch once, in the order of writing.
 
     Batches by router hash: only those of `of` if it is given, and not those that are `known`, to which the found ones
-    are added. What cannot be read is added to `gaps`. Raises StoreError.
+    are added. What is missing is added to `gaps`, which are those of `contents`. Raises StoreError.
     """
     failed: dict[Segment, tuple[Footer, StoreError]] = {}
-    snapshots = latest_snapshots(store).values()  # before the segments, which they count
     footers: list[Footer] = []
     for segment, footer in _footers(store, date_of(since), gaps):
         footers.append(footer)
@@ -98,7 +103,7 @@ def history(
     for segment, (footer, cause) in failed.items():
         if segment in still_there and not _is_known(footer, known):
             gaps.add(segment, cause)
-    gaps.removed |= {one.until: one for one in find_removed(store, date_of(since), footers, snapshots, gaps)}
+    find_removed(store, date_of(since), footers, gaps)
 
 
 def _day(file: File) -> str:

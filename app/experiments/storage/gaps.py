@@ -6,18 +6,19 @@ A file that is gone is noticed, since others tell what the directory held.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 
-from app.experiments.contract.journal import JournalEntry
+from app.experiments.contract.journal import READ, JournalEntry
 from app.experiments.storage import segments
 from app.experiments.storage.journal import JOURNAL, AnalysisSnapshot, append_entries, entry_of, file_name
-from app.experiments.storage.segments import EXPOSURES, Footer, Numbers, Segment, date_of
+from app.experiments.storage.segments import EXPOSURES, Footer, Numbers, RouterRecord, Segment, date_of
 from app.experiments.storage.store import Damaged, FileStore, Missing, StoreError
 
 FLUSHED_S = 300.0
@@ -26,25 +27,39 @@ FLUSHED_S = 300.0
 ACCEPTED = "exposures/_lost"
 """A file whose lines are `Removed.sentence` of what its owner knows to be gone: readers of Parquet skip its name."""
 
-_ACCEPTED = re.compile(r"(\d+) .*?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)")
+_NOUNS = {EXPOSURES: "batches of records", JOURNAL: "entries of the journal"}
+_ACCEPTED = re.compile(rf"(\d+) ({'|'.join(_NOUNS.values())}).*?(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)")
+_DAY = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 
 
 class Removed(NamedTuple):
-    """Batches that were written between two Unix times, and are in no file."""
+    """Parts of the files in a folder that were written between two Unix times, and are in no file."""
 
-    batches: int
+    parts: int
     since: float
     until: float
+    folder: str = EXPOSURES
     is_accepted: bool = False
 
     def sentence(self) -> str:
         """One sentence about them, without its stop. As a line of `ACCEPTED` it says that this is known."""
         last = datetime.fromtimestamp(self.until, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return f"{self.batches} batches of records, stored by {last}, are in no file"
+        return f"{self.parts} {_NOUNS[self.folder]}, stored by {last}, are in no file"
 
-    def may_be_of(self, day: str) -> bool:
-        """Whether a file of that day may have held some of them."""
-        return date_of(self.since) <= day <= date_of(self.until)
+    def may_be_in(self, path: str) -> bool:
+        """Whether a file may have held some of them."""
+        day = _DAY.search(path)
+        is_of_folder = path.startswith(f"{self.folder}/")
+        return is_of_folder and day is not None and date_of(self.since) <= day[1] <= date_of(self.until)
+
+
+class Claim(NamedTuple):
+    """What the directory held at a Unix time, by what was written then: batches by router id, as `Footer.stored`."""
+
+    at: float
+    stored: Mapping[str, list[list[int]]]
+    dropped: Mapping[str, list[list[int]]] = {}
+    """Batches that it need not hold: their routers have reported their rows as lost."""
 
 
 @dataclass(slots=True)
@@ -55,21 +70,26 @@ class Gaps:
     """Files that cannot be read, each with the reason."""
     lacking: dict[str, Counter[str]] = field(default_factory=dict)
     """By day, columns that files of another version do not have, with the number of their records."""
-    removed: dict[float, Removed] = field(default_factory=dict)
-    """Batches that were stored and are in no file, by the time until which they were."""
+    removed: dict[tuple[str, float], Removed] = field(default_factory=dict)
+    """What was stored and is in no file, by its folder and the time until which it was."""
     expired_before: str = ""
     """The day before which files have been deleted because of their age; empty if none have."""
+    claims: list[Claim] = field(default_factory=list)
+    """What others than segments say of these."""
 
     def since(self, at: float, until: float = math.inf) -> list[str]:
-        """The parts that may hold something recorded between two Unix times and are missing, each with the reason."""
+        """The parts that may hold something recorded between two Unix times and are missing, each with the reason. What
+        the journal lacks from before may count, too: it has what was in force then.
+        """
         dated = {path: segments.segment_at(path) for path in sorted(self.damaged)}
         last = date_of(until + FLUSHED_S) if math.isfinite(until) else "9"
         damaged = [path for path, segment in dated.items() if segment is None or date_of(at) <= segment.date <= last]
-        days = [segment.date for segment in dated.values() if segment is not None]
         gone = [
             removed.sentence()
-            for removed in self._removed(at, until)
-            if not removed.is_accepted and not any(map(removed.may_be_of, days))
+            for removed in self._removed(until)
+            if (removed.until >= at or removed.folder == JOURNAL)
+            and not removed.is_accepted
+            and not any(map(removed.may_be_in, dated))
         ]
         return [*(f"{path}: {self.damaged[path]}" for path in damaged), *gone]
 
@@ -78,14 +98,15 @@ class Gaps:
         accepted, what was recorded before the run began, and what has been deleted because of its age."""
         gone = [
             removed.sentence()
-            for removed in self._removed(at, until)
-            if removed.is_accepted or removed.until < run_began_at
+            for removed in self._removed(until)
+            if removed.until >= at
+            and (removed.is_accepted or (removed.until < run_began_at and removed.folder == EXPOSURES))
         ]
         is_expired = date_of(at) < self.expired_before
         return [*gone, *([f"all from before {self.expired_before}, by `ledger.retention_days`"] if is_expired else [])]
 
-    def _removed(self, at: float, until: float) -> list[Removed]:
-        return [one for _, one in sorted(self.removed.items()) if one.until >= at and one.since <= until]
+    def _removed(self, until: float) -> list[Removed]:
+        return [one for _, one in sorted(self.removed.items()) if one.since <= until]
 
     def lacking_since(self, at: float) -> Counter[str]:
         """The columns that records lack which were stored since a Unix time, with the number of these records."""
@@ -101,17 +122,10 @@ class Gaps:
         self.damaged[segment.path(EXPOSURES)] = str(error)
 
 
-class _Claim(NamedTuple):
-    """What the directory held at a Unix time, by what was written then: batches by router id, `Footer.stored`."""
-
-    at: float
-    stored: Mapping[str, list[list[int]]]
-
-
-def find_removed(
-    store: FileStore, day: str, footers: Sequence[Footer], snapshots: Iterable[AnalysisSnapshot], gaps: Gaps
-) -> list[Removed]:
-    """Batches that were stored since a day, by what was written later, and that no footer has. Raises StoreError."""
+def find_removed(store: FileStore, day: str, footers: Sequence[Footer], gaps: Gaps) -> None:
+    """Adds to `gaps` the batches that were stored since a day, by what was written later, and that no footer has.
+    Raises StoreError.
+    """
     known: defaultdict[str, Numbers] = defaultdict(Numbers)
 
     def add(batches: Mapping[str, list[list[int]]]) -> int:
@@ -126,47 +140,106 @@ def find_removed(
         add(footer.batches)
         if isinstance(footer, segments.FirstFooter):
             add(footer.stored())
-    claims = [
-        *(_Claim(footer.written_at, footer.stored()) for footer in footers),
-        *(_Claim(snapshot.at, snapshot.stored) for snapshot in snapshots),
-    ]
-    claims.sort(key=lambda claim: claim.at)
     expired, footer_before = _expired(store), last_footer(store, day)
+    claims = sorted([*_claims_of(footers, footer_before), *gaps.claims], key=lambda claim: claim.at)
     if expired is not None:
         gaps.expired_before = expired.day
         add(expired.stored)
-    if footer_before is not None:
-        add(footer_before.stored())
-    elif expired is None and claims:  # an earlier version deleted without a note
+    elif footer_before is None and claims:  # an earlier version deleted without a note
         add(claims[0].stored)
-    accepted = _accepted(store)
-    removed: list[Removed] = []
+    accepted = _accepted(store, EXPOSURES)
     before = datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()
     for claim in claims:
         new = add(claim.stored)
+        add(claim.dropped)
         if new and date_of(claim.at) >= day:
             known_of = sum(batches for at, batches in accepted if before < at <= claim.at + 1)
-            removed.append(Removed(new, before, claim.at, is_accepted=known_of >= new))
+            removed = Removed(new, before, claim.at, is_accepted=known_of >= new)
+            gaps.removed[EXPOSURES, claim.at] = removed
         before = max(before, claim.at)
-    return removed
+
+
+def _claims_of(footers: Iterable[Footer], before: Footer | None) -> Iterator[Claim]:
+    """The footers' claims, and that of one from `before` all of them.
+
+    Batches that a router no longer keeps have been stored, unless it was there before the ledger, or before a version
+    that knew them, or has dropped them: then it tells of lost rows, maybe a little later.
+    """
+    ordered = sorted(footers, key=lambda footer: footer.written_at)
+    ordered = [before, *ordered] if before is not None else ordered
+    lives: defaultdict[str, list[RouterRecord]] = defaultdict(list)
+    for footer in ordered:
+        for name, router in footer.routers.items():
+            lives[name].append(router)
+    seen = Counter[str]()
+    for footer in ordered:
+        stored, dropped = footer.stored(), dict[str, list[list[int]]]()
+        for name, router in footer.routers.items():
+            last = lives[name][seen[name] - 1] if seen[name] else None
+            has = lives[name][seen[name] : seen[name] + 2][-1].rows_lost
+            seen[name] += 1
+            if router.oldest > 1:
+                gone = [[1, router.oldest - 1]]
+                is_known = footer is ordered[0] or (last is not None and last.oldest == 0)
+                if is_known or has > (last.rows_lost if last is not None else 0):
+                    dropped[name] = gone
+                else:
+                    stored[name] = [*router.stored, *gone]
+        yield Claim(footer.written_at, stored, dropped)
 
 
 def last_footer(store: FileStore, day: str) -> Footer | None:
-    """The last one that can be read from before a day. Raises StoreError."""
-    for segment in reversed([segment for segment in segments.committed(store) if segment.date < day]):
-        with suppress(Missing, Damaged):
-            return segments.read_footer(store, segment)
+    """The last one that can be read from before a day: of the latest day that has any, since a merged segment has a
+    later name than what was written after its hour. Raises StoreError.
+    """
+    earlier = [segment for segment in segments.committed(store) if segment.date < day]
+    for _, of_day in groupby(reversed(earlier), key=lambda segment: segment.date):
+        footers: list[Footer] = []
+        for segment in of_day:
+            with suppress(Missing, Damaged):
+                footers.append(segments.read_footer(store, segment))
+        if footers:
+            return max(footers, key=lambda footer: footer.written_at)
     return None
 
 
-def _accepted(store: FileStore) -> list[tuple[float, int]]:
-    """Unix times and numbers of batches that are known to be gone."""
+def find_missing(
+    store: FileStore, entries: Iterable[JournalEntry], snapshots: Iterable[AnalysisSnapshot], gaps: Gaps
+) -> None:
+    """Adds to `gaps` the entries whose numbers are missing, by later ones, and by what else names them. Those of
+    earlier versions have no numbers. Raises StoreError.
+    """
+    named: defaultdict[str, list[tuple[int, bool, float]]] = defaultdict(list)
+    """Numbers by writer, each with whether it is only named, and the time."""
+    for entry in entries:
+        if entry.number:
+            named[entry.writer].append((entry.number, False, entry.at))
+        if entry.kind == READ:
+            for writer, number in entry.detail.items():
+                named[writer].append((number, True, entry.at))
+    for snapshot in snapshots:
+        for writer, number in snapshot.journal.items():
+            named[writer].append((number, True, snapshot.at))
+    accepted = _accepted(store, JOURNAL)
+    for numbers in named.values():
+        last, since = 0, 0.0
+        for number, is_named, at in sorted(numbers):
+            if (missing := number - last - (not is_named)) > 0:
+                since = min(since, at)  # a clock may go back
+                known_of = sum(parts for known_at, parts in accepted if since < known_at <= at + 1)
+                gaps.removed[JOURNAL, at] = Removed(missing, since, at, JOURNAL, known_of >= missing)
+            last, since = max(last, number), since if is_named else at
+
+
+def _accepted(store: FileStore, folder: str) -> list[tuple[float, int]]:
+    """Unix times and numbers of parts of a folder that are known to be gone."""
     try:
         with store.open(ACCEPTED) as file:
             lines = _ACCEPTED.findall(file.read().decode(errors="replace"))
     except Missing:
         return []
-    return [(datetime.fromisoformat(time).timestamp(), int(batches)) for batches, time in lines]
+    own = [(parts, time) for parts, noun, time in lines if noun == _NOUNS[folder]]
+    return [(datetime.fromisoformat(time).timestamp(), int(parts)) for parts, time in own]
 
 
 class Expired(msgspec.Struct, frozen=True):

@@ -78,6 +78,8 @@ class AnalysisSnapshot(msgspec.Struct, frozen=True):
     state: dict[str, Any]
     stored: dict[str, list[list[int]]] = {}
     """The batches that the directory held, by router id, as `Footer.stored`."""
+    journal: dict[str, int] = {}
+    """The number of the last entry of the journal, by its writer."""
 
 
 def write_snapshot(store: FileStore, writer: str, snapshot: AnalysisSnapshot) -> None:

@@ -7,7 +7,8 @@ The times at which a failed operation is tried again.
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.config.experiments import LedgerSettings
-from app.experiments.contract.journal import JournalEntry
+from app.experiments.contract.journal import READ, STOPPED, JournalEntry
 from app.experiments.storage import directory, segments
 from app.experiments.storage.columns import Exposures, FeedbackColumns, RowColumns, Tables, from_batch, router_hash
 from app.experiments.storage.directory import Outcome, Round, carry_out
@@ -156,7 +157,10 @@ class StorageManager:
 
     def journal(self, entries: Sequence[JournalEntry]) -> int:
         """Adds entries, which are written with the next round. Returns their number so far: see `durable`."""
-        named = [JournalEntry(entry.at, entry.kind, entry.experiment, entry.detail, self.writer) for entry in entries]
+        named = [
+            msgspec.structs.replace(entry, writer=self.writer, number=number)
+            for number, entry in enumerate(entries, self._journalled + 1)
+        ]
         self.entries += named
         self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]
         self._journalled += len(named)
@@ -200,6 +204,8 @@ class StorageManager:
         for batch, arrived in left:
             self._take_over(batch, now if arrived is None else arrived, now)
         self._attempts.succeeded()
+        if read := _last_numbers(contents.entries, since=now - TIDY_S):
+            self.journal([JournalEntry(now, READ, None, read)])
         return True
 
     def _take_over(self, batch: Batch, arrived: float, now: float) -> None:
@@ -271,6 +277,7 @@ class StorageManager:
                 self._finish(now)
             if self.open(now):
                 segment = self._segment(now) if self.waiting.since is not None else None
+                self.journal([JournalEntry(now, STOPPED, None, {"stored": self._stored(segment)})])
                 snapshots = self._snapshots(states, segment)
                 self._begin(
                     Round(writer=self.writer, now=now, segment=segment, entries=self._entries(), snapshots=snapshots)
@@ -317,10 +324,15 @@ class StorageManager:
         return self._target, Exposures.concat([batch.exposures for batch in taken]), footer
 
     def _snapshots(self, states: States, segment: tuple[Segment, Exposures, Footer] | None) -> list[AnalysisSnapshot]:
-        """The states, with the batches that are in the directory once they are."""
-        routers = self.waiting.routers.items()
-        stored = segment[2].stored() if segment is not None else {name: of.stored.dump() for name, of in routers}
-        return [msgspec.structs.replace(state, stored=stored) for state in states()]
+        """The states, with the batches and the entries that are in the directory once they are."""
+        stored, journal = self._stored(segment), {self.writer: self._journalled}
+        return [msgspec.structs.replace(state, stored=stored, journal=journal) for state in states()]
+
+    def _stored(self, segment: tuple[Segment, Exposures, Footer] | None) -> dict[str, list[list[int]]]:
+        """The batches in the directory, by router id, once the segment is."""
+        if segment is not None:
+            return segment[2].stored()
+        return {name: router.stored.dump() for name, router in self.waiting.routers.items()}
 
     def _entries(self) -> tuple[str, list[JournalEntry]] | None:
         """Entries to write. After a failure the same file again, with entries added meanwhile."""
@@ -410,3 +422,17 @@ class StorageManager:
     def _name(self) -> str:
         self._names += 1
         return f"{self.writer}-{self._names:06d}"
+
+
+def _last_numbers(entries: Iterable[JournalEntry], since: float) -> dict[str, int]:
+    """The number of the last entry by writer: of each that has an entry since a Unix time, or more entries than were
+    read before.
+    """
+    last, read, at = Counter[str](), Counter[str](), dict[str, float]()
+    for entry in entries:
+        if entry.number:
+            last |= Counter({entry.writer: entry.number})
+            at[entry.writer] = entry.at
+        if entry.kind == READ:
+            read |= Counter(entry.detail)
+    return {writer: number for writer, number in last.items() if at[writer] > since or number > read[writer]}

@@ -46,8 +46,8 @@ class RouterProgress:
     """Batches that are no batches: they are not stored, and need not be."""
     counted: Numbers = field(default_factory=Numbers)
     """Batches that the analyses have seen."""
-    oldest: int = 1
-    """Every batch below was dropped by the router, or is durable."""
+    oldest: int = 0
+    """Every batch below was dropped by the router, or is durable; 0: it has not told yet."""
     waiting: set[int] = field(default_factory=set)
     """Batches that the controller holds and has still to store."""
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class RouterProgress:
     def acknowledgement(self, *, counted_suffices: bool) -> Acknowledgement:
         """`counted_suffices`: the controller has no room for batches now; it asks for them once it has."""
         received = self.counted if counted_suffices else self.held
-        floor = self.oldest - 1
+        floor = max(self.oldest - 1, 0)
         return Acknowledgement(received=received.reach(floor), durable=self.stored.reach(floor))
 
     @property
@@ -86,7 +86,7 @@ class RouterProgress:
     def dump(self, storing: Iterable[int]) -> RouterRecord:
         """The state for a footer, with the batches `storing` counted as stored."""
         lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in sorted(self.lost.items())]
-        return RouterRecord(self.stored.union(Numbers(storing)).dump(), lost, self.heard_at)
+        return RouterRecord(self.stored.union(Numbers(storing)).dump(), lost, self.heard_at, self.oldest)
 
     def absorb(self, state: RouterRecord) -> None:
         """Takes a footer's state of this router."""
@@ -95,6 +95,7 @@ class RouterProgress:
             key = (lost.endpoint, lost.deployment)
             self.lost[key] = max(self.lost.get(key, 0), lost.rows)
         self.heard_at = max(self.heard_at, state.heard_at)
+        self.oldest = max(self.oldest, state.oldest)
 
 
 def total_lost(routers: Mapping[str, RouterProgress]) -> dict[tuple[str, str], int]:

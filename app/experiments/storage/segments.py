@@ -124,6 +124,13 @@ class RouterRecord(msgspec.Struct, frozen=True):
     stored: list[list[int]]
     lost: list[Lost]
     heard_at: float
+    oldest: int = 0
+    """The last `Batch.oldest`; 0: not known, as in earlier versions."""
+
+    @property
+    def rows_lost(self) -> int:
+        """The rows that it reported as lost, of all deployments."""
+        return sum(arm.rows for arm in self.lost)
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):

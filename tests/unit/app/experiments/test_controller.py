@@ -521,6 +521,7 @@ def test_the_journal_records_events_and_a_restart_keeps_the_run(desk: Desk) -> N
         "run_state",
         "run_changed",
         "controller_started",
+        "journal_read",
     ]
 
 

@@ -1,21 +1,29 @@
 """A file of the ledger that is gone is noticed."""
 
+import json
+import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.config.experiments import LedgerSettings
+from app.experiments.contract.journal import READ
 from app.experiments.controller import Controller
+from app.experiments.storage import segments
 from app.experiments.storage.columns import Tables
-from app.experiments.storage.directory import history
-from app.experiments.storage.gaps import ACCEPTED, Gaps
+from app.experiments.storage.directory import contents, history
+from app.experiments.storage.gaps import ACCEPTED, EXPIRED, Gaps
+from app.experiments.storage.journal import JOURNAL, SNAPSHOTS
 from app.experiments.storage.segments import EXPOSURES
 from app.experiments.storage.store import LocalStore
-from app.exposures.wire import encode
+from app.exposures.wire import Lost, decode_acknowledgement, encode
+from tests.conftest import NIGHTLY
 from tests.support.experiments.exposures import batch, late, row, start
 from tests.support.experiments.life import declared
 
@@ -28,46 +36,76 @@ ACCEPTED_FILE = f"ledger/{ACCEPTED}"
 ROUTERS = ("router-a", "router-b", "router-c")
 
 Step = tuple[str, float]
-"""A router that sends a batch, or none (""), and the seconds until the next step; before it, negative: the controller
-starts again."""
+"""A router that sends a batch, none (""), or the next of which all drop ("dropped"), and the seconds until the next
+step; before it, negative: the controller starts again."""
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(("", *ROUTERS)), st.sampled_from((1.0, 61.0, 61.0, 61.0, 3700.0, 30_000.0, -61.0))),
+    st.tuples(
+        st.sampled_from(("", "dropped", *ROUTERS)),
+        st.sampled_from((1.0, 61.0, 61.0, 61.0, 3700.0, 30_000.0, -61.0)),
+    ),
     min_size=1,
     max_size=14,
 )
 
 
-def recorded(base: Path, steps: Sequence[Step], *, began: float = BEGAN, retention_days: int = 30) -> None:
+@dataclass
+class Sender:
+    """A router: the number of its last batch, that of the last one that it no longer keeps, and its lost rows."""
+
+    number: int = 0
+    gone: int = 0
+    lost: int = 0
+
+
+class World:
+    """The routers, and the time (Unix seconds) at which the next controller starts."""
+
+    def __init__(self, began: float = BEGAN) -> None:
+        self.now = began
+        self.routers = {name: Sender() for name in ROUTERS}
+
+
+def recorded(base: Path, steps: Sequence[Step], *, world: World | None = None, retention_days: int = 30) -> None:
     """A ledger with an experiment from its start. Each batch has one row, one start and one late request."""
-    now, numbers = began, dict.fromkeys(ROUTERS, 0)
+    world = World() if world is None else world
 
     def started() -> Controller:
         ledger = LedgerSettings(url="ledger", retention_days=retention_days)
-        controller = Controller(ledger, base=base, clock=lambda: now)
+        controller = Controller(ledger, base=base, clock=lambda: world.now)
         controller.configure(declared().model_copy(update={"ledger": ledger}))
         controller.tick()
         return controller
 
     controller = started()
     for router, seconds in steps:
-        if router:
-            numbers[router] += 1
-            number = numbers[router]
-            records = {"starts": [start(number, at=now)], "rows": [row(number, at=now)], "late": [late(number, at=now)]}
-            controller.ingest(encode(batch(number, router=router, oldest=1, sent_at=now, **records)))
+        for sender in world.routers.values() if router == "dropped" else ():
+            sender.number, sender.lost = sender.number + 1, sender.lost + 1
+            sender.gone = sender.number
+        if router in ROUTERS:
+            _send(controller, router, world.routers[router], world.now)
         if seconds < 0:
             controller.close()
             controller = started()
         for _ in range(3):  # a segment, then what is to be merged, then what another controller has written
-            now += abs(seconds) / 3
+            world.now += abs(seconds) / 3
             controller.tick()
     controller.close()
 
 
+def _send(controller: Controller, name: str, sender: Sender, now: float) -> None:
+    """Sends the router's next batch."""
+    sender.number += 1
+    records = {"starts": [start(sender.number, at=now)], "rows": [row(sender.number, at=now)]}
+    records |= {"late": [late(sender.number, at=now)], "lost": [Lost("chat", "green", sender.lost)] * (sender.lost > 0)}
+    made = batch(sender.number, router=name, oldest=sender.gone + 1, sent_at=now, **records)
+    sender.gone = max(sender.gone, decode_acknowledgement(controller.ingest(encode(made))).durable)
+
+
 def gaps_of(base: Path, since: float = BEGAN) -> list[str]:
-    gaps = Gaps()
-    for _ in history(LocalStore(base / "ledger"), since, Tables(), {}, gaps):
+    store = LocalStore(base / "ledger")
+    gaps = contents(store).gaps
+    for _ in history(store, since, Tables(), {}, gaps):
         pass
     return gaps.since(since)
 
@@ -76,21 +114,84 @@ def files_of(base: Path) -> list[Path]:
     return sorted((base / "ledger" / EXPOSURES).rglob("*.parquet"))
 
 
-@settings(max_examples=25, deadline=None)
+def days_of(world: World) -> list[float]:
+    """The beginnings of all days until the present one, in Unix seconds."""
+    return [day * DAY_S for day in range(int(BEGAN // DAY_S), int(world.now // DAY_S) + 1)]
+
+
+@settings(max_examples=100 if NIGHTLY else 10, deadline=None)
 @given(steps=STEPS)
 def test_every_file_that_is_gone_is_noticed(steps: list[Step]) -> None:
     """At every time, after restarts and merges, the last one and a whole day's too; and nothing else is."""
     with TemporaryDirectory() as name:
-        base = Path(name)
-        recorded(base, steps)
-        assert gaps_of(base) == []
-        folders = sorted({file.parent for file in files_of(base)})
-        for gone in [*files_of(base), *folders]:
+        base, world = Path(name), World()
+        recorded(base, steps, world=world)
+        assert [gap for day in days_of(world) for gap in gaps_of(base, day)] == []
+        journal = (base / "ledger" / JOURNAL).rglob("*.jsonl")
+        files = [*files_of(base), *(file for file in journal if EXPIRED not in file.name)]
+        for gone in [*files, *sorted({file.parent for file in files})]:
             aside = base / "aside"
             gone.rename(aside)
             assert gaps_of(base), gone
             aside.rename(gone)
         assert gaps_of(base) == []
+
+
+@settings(max_examples=100 if NIGHTLY else 10, deadline=None)
+@given(before=STEPS, between=STEPS, after=STEPS)
+def test_routers_that_have_gone_on_show_that_a_ledger_is_an_older_backup(
+    before: list[Step], between: list[Step], after: list[Step]
+) -> None:
+    with TemporaryDirectory() as name:
+        base, world = Path(name), World()
+        recorded(base, [("router-c", 61.0), *before], world=world)
+        shutil.copytree(base / "ledger", base / "backup")
+        recorded(base, between, world=world)
+        shutil.rmtree(base / "ledger")
+        (base / "backup").rename(base / "ledger")
+        recorded(base, after, world=world)
+        lost, later = ({router for router, _ in steps if router in ROUTERS} for steps in (between, after))
+        has_dropped = any(router == "dropped" for router, _ in (*between, *after))
+        assert bool(gaps_of(base)) == bool(lost & later) or has_dropped
+
+
+@settings(max_examples=100 if NIGHTLY else 10, deadline=None)
+@given(steps=STEPS)
+def test_what_a_clean_stop_stored_is_witnessed_by_the_journal_alone(steps: list[Step]) -> None:
+    with TemporaryDirectory() as name:
+        base = Path(name)
+        recorded(base, [*steps, ("router-a", 1.0)])
+        shutil.rmtree(base / "ledger" / SNAPSHOTS)
+        assert gaps_of(base) == []
+        max(files_of(base), key=lambda file: file.stat().st_mtime).unlink()
+        assert len(gaps_of(base)) == 1
+
+
+def test_the_last_segment_of_a_day_may_be_older_than_its_name(tmp_path: Path) -> None:
+    """The hour before was merged after it was written."""
+    world = World()
+    recorded(tmp_path, [("router-a", 61.0), ("router-a", 3700.0), ("router-a", 61.0), ("", 200.0)], world=world)
+    recorded(tmp_path, [("", DAY_S), ("router-b", 61.0)], world=world)
+    assert [gap for day in days_of(world) for gap in gaps_of(tmp_path, day)] == []
+
+
+def test_versions_that_numbered_no_entries_and_noted_no_oldest_batch_raise_no_alarm(tmp_path: Path) -> None:
+    world = World()
+    recorded(tmp_path, [("router-a", 61.0), ("dropped", -61.0), ("router-a", 61.0), ("router-b", 61.0)], world=world)
+    store, tables = LocalStore(tmp_path / "ledger"), Tables()
+    for segment in segments.committed(store):
+        content = segments.read(store, segment, tables)
+        routers = {name: replace(router, oldest=0) for name, router in content.footer.routers.items()}
+        segments.write(store, segment, content.exposures, tables, replace(content.footer, routers=routers))
+    for file in (tmp_path / "ledger" / JOURNAL).rglob("*.jsonl"):
+        entries = [json.loads(line) for line in file.read_text().splitlines()]
+        own = [entry for entry in entries if entry["kind"] != READ]
+        lines = [json.dumps({name: value for name, value in entry.items() if name != "number"}) for entry in own]
+        file.write_text("\n".join(lines))
+    shutil.rmtree(tmp_path / "ledger" / SNAPSHOTS)
+    assert gaps_of(tmp_path) == []
+    recorded(tmp_path, [("router-c", 61.0), ("router-a", 61.0), ("router-b", 61.0)], world=world)
+    assert gaps_of(tmp_path) == []
 
 
 def test_what_retention_deletes_is_told_and_makes_nothing_incomplete(tmp_path: Path) -> None:
@@ -118,7 +219,7 @@ def test_a_loss_is_told_after_more_was_recorded(tmp_path: Path) -> None:
     recorded(tmp_path, [("router-a", 61.0)] * 3)
     files_of(tmp_path)[-1].unlink()
     assert len(gaps_of(tmp_path)) == 1
-    recorded(tmp_path, [("router-b", 61.0)] * 2, began=BEGAN + 600)
+    recorded(tmp_path, [("router-b", 61.0)] * 2, world=World(BEGAN + 600))
     assert len(gaps_of(tmp_path)) == 1
 
 
