@@ -44,7 +44,7 @@ from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.recordings import RecordingKeeper
 from app.experiments.rendering import document as markdown
 from app.experiments.rendering import document as text
-from app.experiments.rendering.document import Block
+from app.experiments.rendering.document import Block, Paragraph
 from app.experiments.rendering.reports import document, history_document, list_document, plan_document, runs_document
 from app.experiments.shadows import ShadowReport, shadow_series
 from app.experiments.shadows import document as shadow_document
@@ -110,6 +110,9 @@ class ControllerReader(Protocol):
 
     def entries(self) -> Sequence[JournalEntry]:
         """The journal."""
+
+    def missing(self) -> Sequence[str]:
+        """Parts of the ledger that are known to be missing before all records are read, each with the reason."""
 
     def mirrored(self) -> Sequence[str]:
         """The endpoints with a mirror."""
@@ -238,7 +241,8 @@ class Answers:
         metric, treatment = comparison.metric, comparison.treatment
         points = list(judged.history(metric, treatment))
         history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
-        return _formatted(history, form, lambda: history_document(name, comparison, points))
+        incomplete = self._reading(name, judged).report.incomplete
+        return _formatted(history, form, lambda: history_document(name, comparison, points), incomplete)
 
     def _planner(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
@@ -248,7 +252,8 @@ class Answers:
         power = number(query, "power", default=0.8, below=1.0)
         now = self._reader.now()
         planned = judged.plan_sample_size(comparison.metric, effect, power, now, comparison.treatment)
-        return _formatted(planned, form, lambda: plan_document(name, comparison, planned))
+        incomplete = self._reading(name, judged).report.incomplete
+        return _formatted(planned, form, lambda: plan_document(name, comparison, planned), incomplete)
 
     def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
         judged = self._judged(name)
@@ -263,7 +268,9 @@ class Answers:
         runs: Runs | None = self._runs.of(name)
         if runs is None:
             raise NotFound(f"No A/A runs of '{name}' were started since the controller's start; start some with POST")
-        return _formatted(runs, form, lambda: runs_document(name, runs))
+        is_over = runs.state != "running"  # a report for each poll takes long
+        incomplete = self._reading(name, self._judged(name)).report.incomplete if is_over else ()
+        return _formatted(runs, form, lambda: runs_document(name, runs), incomplete)
 
     def _plans(self, endpoint: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"plans": history(self._reader.entries(), endpoint)}))
@@ -318,7 +325,9 @@ class Answers:
     def _experiment(self, name: str) -> Experiment:
         declared = self._reader.experiments()
         if (experiment := declared.get(name)) is None:
-            raise NotFound(f"No experiment '{name}'; declared: {', '.join(declared) or 'none'}", param="name")
+            missing = self._reader.missing()
+            lacks = f". {_incomplete(missing)}" if missing else ""
+            raise NotFound(f"No experiment '{name}'; declared: {', '.join(declared) or 'none'}{lacks}", param="name")
         return experiment
 
     def _judged(self, name: str) -> ReadableAnalysis:
@@ -379,9 +388,18 @@ def _json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _formatted(value: Any, form: str, blocks: Callable[[], Iterable[Block]]) -> Answer:
+def _formatted(
+    value: Any, form: str, blocks: Callable[[], Iterable[Block]], incomplete: Sequence[str] | None = None
+) -> Answer:
+    """`incomplete`: as `Report.incomplete`, for what does not say so itself."""
+    if form == "json":
+        document = msgspec.to_builtins(value)
+        return Answer(200, _json(document if incomplete is None else {**document, "incomplete": incomplete}), JSON)
+    said = [*blocks(), *([Paragraph([_incomplete(incomplete)])] if incomplete else [])]
     if form == "markdown":
-        return Answer(200, markdown.markdown(blocks()).encode(), MARKDOWN)
-    if form == "text":
-        return Answer(200, text.text(blocks()).encode(), TEXT)
-    return Answer(200, _json(value), JSON)
+        return Answer(200, markdown.markdown(said).encode(), MARKDOWN)
+    return Answer(200, text.text(said).encode(), TEXT)
+
+
+def _incomplete(missing: Sequence[str]) -> str:
+    return f"The ledger is incomplete: {'; '.join(missing).rstrip('.')}."

@@ -406,19 +406,20 @@ class Controller:
         """The journal."""
         return self.storage.entries
 
+    def missing(self) -> Sequence[str]:
+        """Parts of the ledger that are missing, each with the reason."""
+        return self.storage.gaps.since(0.0)
+
     def health(self) -> StorageHealth:
         """The state of the ledger's directory."""
         return self.storage.health()
 
     def warnings(self) -> list[str]:
         """What troubles this service, for every report."""
-        now, health = self.now(), self.health()
+        now = self.now()
         warnings = clock_warnings(self.storage.waiting.routers, now)
-        if health.failing_since is not None:
-            warnings.append(
-                f"The ledger's directory has failed for {now - health.failing_since:.0f} s: {health.error}. Nothing is "
-                "lost while routers have room; make it writable"
-            )
+        if failing := self.health().warning(now):
+            warnings.append(failing)
         if self._config is not None and not self._judges.has_counted_all:
             warnings.append("What was recorded before the controller's start could not be read yet")
         warnings += [

@@ -6,6 +6,8 @@ The journal holds the runs, their times, and the traffic, prices and timeouts in
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from app.experiments.activity import ActivityKeeper
 from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal
 from app.experiments.automation.state import states_of
-from app.experiments.contract.journal import LOST, OBSTACLES, JournalEntry, history
+from app.experiments.contract.journal import FAILED, LOST, OBSTACLES, READ, JournalEntry, history
 from app.experiments.contract.questions import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.issued_keys import IssuedKeyStore
@@ -29,7 +31,7 @@ from app.experiments.runs import ExperimentRun, history_until, loads_of, looks_o
 from app.experiments.storage import directory
 from app.experiments.storage.columns import Tables
 from app.experiments.storage.directory import exposures_of, scored
-from app.experiments.storage.keeper import FLUSH_S, LOOK_S
+from app.experiments.storage.keeper import FLUSH_S, LOOK_S, StorageHealth
 from app.experiments.storage.pending import Waiting, total_lost
 from app.experiments.storage.store import Missing, open_store
 
@@ -40,9 +42,9 @@ REPLAYED = "replayed"
 class RecordedLedger:
     """The content of a directory, until the Unix time `at` if given. `url` is as `ledger.url`, relative to `base`.
 
-    A report of that time says what the controller showed then, word for word. What troubled the controller's own
-    service (`Report.service`) is not part of it. Of a time with two controllers, as there may be for a moment, it says
-    what all of their records together say, and warns of it.
+    A report of that time says what the controller showed then, word for word. Of what troubled the controller's own
+    service (`Report.service`) it has the failures of the directory alone. Of a time with two controllers, as there may
+    be for a moment, it says what all of their records together say, and warns of it.
 
     Raises StoreError if the directory cannot be read, Missing if it holds no ledger, BadRequest if `at` is to come.
     """
@@ -137,6 +139,10 @@ class RecordedLedger:
         """The journal."""
         return self._entries
 
+    def missing(self) -> Sequence[str]:
+        """Parts of the journal that are missing, and of what has been read of the records, each with the reason."""
+        return self._gaps.since(0.0, math.inf if self._at is None else self._at)
+
     def _replayed(self, run: ExperimentRun) -> Evidence:
         tables = Tables()
         config = self._config_of(run)
@@ -160,7 +166,7 @@ class RecordedLedger:
 
     def _amended(self, report: Report) -> Report:
         """The report with the next step and the arms' traffic, as the controller showed them."""
-        report = replace(report, warnings=[*report.warnings, *self._warnings()])
+        report = replace(report, warnings=[*report.warnings, *self._warnings()], service=self._failures())
         if self._fact(OBSTACLES) is None:
             return report
         run = self._runs[report.experiment]
@@ -171,6 +177,13 @@ class RecordedLedger:
         plan = next(iter(history(self._entries, report.endpoint)), None) if traffic is not None else None
         weights = self._actions.weights(run, traffic or {})
         return replace(report, next=next_, plan=plan.plan if plan is not None else None, weights=weights)
+
+    def _failures(self) -> list[str]:
+        """What the controller said of a directory that did not work at that time."""
+        ended = [entry for entry in self._contents.entries if entry.kind == FAILED]
+        over = [(StorageHealth(entry.detail["since"], entry.detail["error"]), entry.at) for entry in ended]
+        now = self.now()
+        return [health.warning(now) for health, until in over if (health.failing_since or 0.0) <= now < until]
 
     def _fact(self, kind: str) -> dict[str, Any] | None:
         """The last entry of a kind, by that time."""
@@ -187,11 +200,8 @@ class RecordedLedger:
 
     def _warnings(self) -> list[str]:
         notes = [note for entry in self._entries if entry.kind == REPLAYED for note in entry.detail.get("notes", ())]
-        if self._at is not None and _overlapping(self._contents.entries, self._at):
-            notes.append(
-                "Two controllers ran at that time, or just before: what each of them showed may lack the other's "
-                "records of the last two minutes."
-            )
+        if self._at is not None:
+            notes += _overlaps(self._contents.entries, self._at)
         since = min((run.started_at for run in self._runs.values()), default=0.0)
         if self._at is None or not self._gaps.lacking_since(since)["arrived"]:
             return notes
@@ -221,20 +231,51 @@ class RecordedLedger:
         return {"by": plan.by, "expires": expires}
 
 
-def _overlapping(entries: Sequence[JournalEntry], at: float) -> bool:
-    """Whether two controllers took records at a Unix time, or so shortly before that neither need have read all of the
-    other's.
+@dataclass(slots=True)
+class _Life:
+    """A controller's, by its entries of the journal."""
+
+    writer: str
+    begin: float
+    end: float
+    last: int
+    """The number of its last entry; 0: of a version that did not number them."""
+    read: Mapping[str, int] = field(default_factory=dict)
+    """The numbers of the last entries of others that it has read when it began."""
+
+    def is_read_by(self, other: "_Life") -> bool:
+        """Whether the other one had read all of its entries before it began."""
+        return 0 < self.last <= other.read.get(self.writer, 0)
+
+
+def _overlaps(entries: Sequence[JournalEntry], at: float) -> list[str]:
+    """What there is to say if two controllers took records at a Unix time, or so shortly before that neither need have
+    read all of the other's. One that has read all that the other wrote came after it, whatever their clocks say.
     """
-    lives: dict[str, list[float]] = {}
+    lives: dict[str, _Life] = {}
     for entry in entries:
         if entry.writer:
-            lives.setdefault(entry.writer, []).append(entry.at)
-    spans = sorted((min(times), max(times)) for times in lives.values())
-    return any(
-        begin < end and begin <= at <= end + FLUSH_S + LOOK_S
-        for number, (_, end) in enumerate(spans)
-        for begin, _ in spans[number + 1 :]
-    )
+            life = lives.setdefault(entry.writer, _Life(entry.writer, entry.at, entry.at, 0))
+            life.begin, life.end = min(life.begin, entry.at), max(life.end, entry.at)
+            life.last = max(life.last, entry.number)
+            life.read = entry.detail if entry.kind == READ else life.read
+    notes: set[str] = set()
+    for one, other in combinations(sorted(lives), 2):
+        first, second = sorted((lives[one], lives[other]), key=lambda life: life.begin)
+        if second.begin >= first.end:
+            continue
+        are_in_turn = lives[one].is_read_by(lives[other]) or lives[other].is_read_by(lives[one])
+        if are_in_turn and second.begin <= at <= first.end:
+            notes.add(
+                "A controller took over with a clock that was behind that of the last one, such as one that was set "
+                "back: this time came twice, and the records of both are here."
+            )
+        if not are_in_turn and second.begin <= at <= first.end + FLUSH_S + LOOK_S:
+            notes.add(
+                "Two controllers ran at that time, or just before: what each of them showed may lack the other's "
+                "records of the last two minutes."
+            )
+    return sorted(notes)
 
 
 def _section(run: ExperimentRun) -> Experiment:

@@ -30,6 +30,10 @@ STARTED, STOPPED = "controller_started", "controller_stopped"
 """Kinds of a controller's first and last entry; one that was killed has no last one. The last one has the batches that
 are `stored`, as a segment's footer has them."""
 
+FAILED = "directory_failed"
+"""The kind of an entry that a controller writes once the directory works again: since when it had not (Unix seconds),
+and the last `error`."""
+
 READ = "journal_read"
 """The kind of the entry that a controller writes when it has read the journal: the number of the last entry of each
 writer that no such entry has named, or that was there of late."""

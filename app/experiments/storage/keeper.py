@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.config.experiments import LedgerSettings
-from app.experiments.contract.journal import READ, STOPPED, JournalEntry
+from app.experiments.contract.journal import FAILED, READ, STOPPED, JournalEntry
 from app.experiments.storage import directory, segments
 from app.experiments.storage.columns import Exposures, FeedbackColumns, RowColumns, Tables, from_batch, router_hash
 from app.experiments.storage.directory import Outcome, Round, carry_out
@@ -93,6 +93,15 @@ class StorageHealth(NamedTuple):
 
     failing_since: float | None
     error: str | None
+
+    def warning(self, now: float) -> str:
+        """What is said of it at a Unix time; empty if it works."""
+        if self.failing_since is None:
+            return ""
+        return (
+            f"The ledger's directory has failed for {now - self.failing_since:.0f} s: {self.error}. Nothing is lost "
+            "while routers have room; make it writable"
+        )
 
 
 def at_once(work: Callable[[], Outcome]) -> "Future[Outcome]":
@@ -203,7 +212,7 @@ class StorageManager:
         self.waiting.drop_stored()
         for batch, arrived in left:
             self._take_over(batch, now if arrived is None else arrived, now)
-        self._attempts.succeeded()
+        self._succeeded(now)
         if read := _last_numbers(contents.entries, since=now - TIDY_S):
             self.journal([JournalEntry(now, READ, None, read)])
         return True
@@ -382,9 +391,16 @@ class StorageManager:
         if outcome.error is not None:
             self._attempts.failed(outcome.error, now)
         else:
-            self._attempts.succeeded()
+            self._succeeded(now)
         self._take_up(outcome.entries)
         return self._others(outcome.committed, now) if outcome.committed is not None else []
+
+    def _succeeded(self, now: float) -> None:
+        """Ends a time of failures, which a report of that time is to tell."""
+        since, error = self.health()
+        self._attempts.succeeded()
+        if since is not None:
+            self.journal([JournalEntry(now, FAILED, None, {"since": since, "error": error})])
 
     def _release(self) -> None:
         """Lets go of what was written ahead of the segments."""

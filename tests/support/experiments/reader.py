@@ -153,6 +153,9 @@ class FakeReader:
     def entries(self) -> Sequence[JournalEntry]:
         return self.journal
 
+    def missing(self) -> Sequence[str]:
+        return []
+
     def mirrored(self) -> Sequence[str]:
         return list(self.shadows)
 

@@ -1,5 +1,6 @@
 """A report of the past says what was shown then: it rests on ledger and journal up to that time, on nothing later."""
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from app.experiments.api import Answers
+from app.experiments.recorded import RecordedLedger
+from app.experiments.storage.gaps import EXPIRED
 from tests.conftest import NIGHTLY
-from tests.support.experiments.life import DECISIONS, REDEPLOYED, Life, audited, busy, declared
+from tests.support.experiments.life import DECISIONS, NAME, REDEPLOYED, Life, audited, busy, declared
 from tests.support.experiments.printed import contradictions
-from tests.support.experiments.recorded_ledger import controller_of
+from tests.support.experiments.recorded_ledger import controller_of, unpaced
 from tests.support.experiments.world import START, World
+from tests.support.waiting import wait_until
 
 STEPS = st.one_of(
     st.tuples(st.just("traffic"), st.integers(1, 5), st.sampled_from([0, 3, 900])),
@@ -87,3 +92,110 @@ def test_a_report_of_a_time_with_two_controllers_says_so(tmp_path: Path) -> None
     again = audited(tmp_path, meanwhile[0], life.clock)
     assert again != meanwhile[1]
     assert "Two controllers ran at that time" in again.text
+
+
+@settings(deadline=None, max_examples=10 if NIGHTLY else 2, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(steps=st.lists(STEPS, min_size=4, max_size=8))
+@pytest.mark.timeout(900)  # as above
+def test_without_any_of_its_files_a_report_is_the_same_or_says_that_the_ledger_is_incomplete(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        life = Life(directory, World(slower=1.6, error_rate=(0.005, 0.1)), 1000)
+        life.traffic(2, 0)
+        for step, *arguments in steps:
+            getattr(life, step)(*arguments)
+            life.look()
+        life.controller.close()
+        moments = [life.shown[0][0], life.shown[len(life.shown) // 2][0], life.clock.now]
+        whole = [audited(directory, at, life.clock) for at in moments]
+        for file in sorted((directory / "ledger").rglob("*.*")):
+            if file.is_file() and EXPIRED not in file.name:
+                aside = directory / "aside"
+                file.rename(aside)
+                for at, said in zip(moments, whole, strict=True):
+                    told = audited(directory, at, life.clock)
+                    assert told == said or "incomplete" in unwrapped(told.text), (file, at - START)
+                aside.rename(file)
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_every_answer_from_an_incomplete_ledger_says_so(tmp_path: Path) -> None:
+    life = Life(tmp_path, World(slower=1.1), 2000)
+    life.traffic(10, 0)
+    life.wait(61.0)
+    life.controller.close()
+    questions = ["report", "history", "planner"]
+
+    def answers() -> Answers:
+        return Answers(RecordedLedger("ledger", tmp_path, unpaced, clock=life.clock))
+
+    def said(question: str, form: str) -> str:
+        return unwrapped(
+            answers().answer("GET", f"/experiments/{NAME}/{question}", {"format": form}, b"").body.decode()
+        )
+
+    def runs_said(form: str) -> str:
+        asked, path = answers(), f"/experiments/{NAME}/aa"
+        asked.answer("POST", path, {}, b'{"runs": 1}')
+        wait_until(lambda: b'"running"' not in asked.answer("GET", path, {}, b"").body)
+        return unwrapped(asked.answer("GET", path, {"format": form}, b"").body.decode())
+
+    assert [json.loads(said(question, "json"))["incomplete"] for question in questions] == [[], [], []]
+    assert json.loads(runs_said("json"))["incomplete"] == []
+    next((tmp_path / "ledger/exposures").rglob("*.parquet")).unlink()
+    missing = json.loads(said("report", "json"))["incomplete"]
+    assert len(missing) == 1
+    for question in questions:
+        assert missing[0] in said(question, "text")
+        assert json.loads(said(question, "json"))["incomplete"] == missing
+    assert missing[0] in runs_said("markdown")
+    assert json.loads(runs_said("json"))["incomplete"] == missing
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_clock_that_is_set_back_at_a_restart_makes_no_second_controller(is_killed: bool, tmp_path: Path) -> None:
+    life = Life(tmp_path, World(slower=1.1), 4000)
+    life.traffic(10, 0)
+    life.wait(61.0)
+    life.decide("pause")
+    life.wait(1.0)
+    if not is_killed:
+        life.controller.close()
+    life.clock.now -= 240.0
+    life.controller = controller_of(tmp_path, declared(), life.clock)
+    life.wait(61.0)
+    at = life.clock.now
+    life.traffic(10, 0)
+    life.wait(600.0)
+    life.controller.close()
+    told = unwrapped(audited(tmp_path, at, life.clock).text)
+    assert "Two controllers" not in told
+    assert "A controller took over with a clock that was behind" in told
+    assert "took over" not in audited(tmp_path, life.clock.now, life.clock).text
+
+
+def test_a_report_of_a_time_at_which_the_directory_failed_says_so(tmp_path: Path) -> None:
+    life = Life(tmp_path, World(slower=1.1), 2000)
+    life.traffic(5, 0)
+    life.wait(61.0)
+    life.look()
+    aside, ledger = tmp_path / "aside", tmp_path / "ledger"
+    ledger.rename(aside)
+    ledger.write_text("in the way")
+    life.traffic(2, 0)
+    life.wait(61.0)
+    life.wait(61.0)
+    life.look()
+    ledger.unlink()
+    aside.rename(ledger)
+    life.wait(61.0)
+    life.look()
+    life.controller.close()
+    assert [shown.text.count("directory has failed for") for _, shown in life.shown] == [0, 1, 0]
+    for at, shown in life.shown:
+        assert audited(tmp_path, at, life.clock).text == shown.text
