@@ -398,8 +398,8 @@ _REFUSALS = frozenset(_clients_faults(ClientError))
 """The kinds of errors that are the client's fault."""
 
 Outcome = Literal["answered", "errors", "refused", "left"]
-"""What became of a request: `errors` that the client did not cause, `refused` for its fault, or `left` by it. Whoever
-says that a request has failed means that it was not answered."""
+"""What became of a request: `errors` that the client did not cause, `refused` for its fault, or `left` by it. Pages
+say "failed" for `errors`, and "not answered" for all three."""
 
 
 def outcome_of(error: str, status: int = 200) -> Outcome:

@@ -59,7 +59,7 @@ REFUSED_S, REFUSED_STEP_S = 3600.0, 60.0
 MOST_REASONS = 40
 """Of one count; the further ones together are "", as they are in a router's counts."""
 
-FAILED, RUNNING = "failed", "running"
+NOT_ANSWERED, RUNNING = "not_answered", "running"
 OUTCOMES: Sequence[Outcome] = get_args(Outcome)
 
 
@@ -76,7 +76,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deployment: str | None = None
     caller: str | None = None
     status: str | None = None
-    """`running`, an `Outcome`, `failed` for all but `answered`, a status, or a class of them: ``5xx``."""
+    """`running`, an `Outcome`, `not_answered` for all but `answered`, a status, or a class of them: ``5xx``."""
     error: str | None = None
     slower_than_s: float | None = None
     ended_since: float | None = None
@@ -113,7 +113,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def _has_status(request: ListedRequest, wanted: str) -> bool:
     if request.running or wanted == RUNNING:
         return request.running and wanted == RUNNING
-    if wanted == FAILED:
+    if wanted == NOT_ANSWERED:
         return request.failed
     if wanted in OUTCOMES:
         return request.outcome == wanted

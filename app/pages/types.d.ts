@@ -145,7 +145,7 @@ interface CallerUse {
   caller: string | null;
   endpoint: string | null;
   requests: number;
-  failed: number;
+  not_answered: number;
   prompt_tokens: number;
   completion_tokens: number;
   last_at: number;
@@ -161,7 +161,7 @@ interface Callers {
 
 interface DailyUse {
   requests: number;
-  failed: number;
+  not_answered: number;
   prompt_tokens: number;
   completion_tokens: number;
 }

@@ -24,7 +24,7 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
 from app.access.caller import ANONYMOUS_CALLER, Caller
-from app.activity.board import FAILED, MOST_REQUESTS, OUTCOMES, RANGES, RUNNING, Board, Wanted
+from app.activity.board import MOST_REQUESTS, NOT_ANSWERED, OUTCOMES, RANGES, RUNNING, Board, Wanted
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.schemas import Schema
@@ -36,8 +36,10 @@ from app.server.operations import Api, ApiRoute, OperationContext, Services, ask
 NOWHERE = "-"
 """In place of an endpoint's name: requests that reached none."""
 ALL, ALONE = "all routers", "this router alone"
-_STATUSES = (RUNNING, *OUTCOMES, FAILED)
-_STATUS = re.compile(rf"{'|'.join(_STATUSES)}|[1-5]\d\d|[1-5]xx")
+_FAILED = "failed"
+"""As the page calls `errors`."""
+_STATUSES = (RUNNING, *OUTCOMES, NOT_ANSWERED)
+_STATUS = re.compile(rf"{_FAILED}|{'|'.join(_STATUSES)}|[1-5]\d\d|[1-5]xx")
 _NEVER_CACHED = {"cache-control": "no-store"}
 
 
@@ -54,7 +56,10 @@ class ActivityApi:
             "endpoint": {"description": f"A name, or {NOWHERE} for requests that reached none"},
             "deployment": {},
             "caller": {},
-            "status": {"description": f"{', '.join(_STATUSES)}, a status, or a class of them: 5xx"},
+            "status": {
+                "description": f"{', '.join(_STATUSES)}, a status, or a class of them: 5xx. {_FAILED} is errors, and"
+                f" {NOT_ANSWERED} is errors, refused and left"
+            },
             "error": {"description": "The kind of error, as in the access log"},
             "slower_than_s": {"type": "number", "minimum": 0},
             "last_s": {"type": "number", "minimum": 0, "description": "Those that ended in the last seconds, or run"},
@@ -170,7 +175,7 @@ def wanted_requests(
         endpoint="" if query.get("endpoint") == NOWHERE else query.get("endpoint"),
         deployment=query.get("deployment"),
         caller=query.get("caller"),
-        status=status,
+        status="errors" if status == _FAILED else status,
         error=query.get("error"),
         slower_than_s=seconds_in(query, "slower_than_s"),
         ended_since=None if last_s is None else time.time() - last_s,

@@ -78,7 +78,8 @@ def callers_document(since: float, uses: Iterable[tuple[str, str, Use]], keys: I
         "view": "this router alone: each router counts what it has answered since it started",
         "since": since,
         "callers": [
-            {"caller": caller or None, "endpoint": endpoint or None, **asdict(use)} for caller, endpoint, use in uses
+            {"caller": caller or None, "endpoint": endpoint or None, **asdict(use), "not_answered": use.failed}
+            for caller, endpoint, use in uses
         ],
         "keys": [_key(key) for key in keys],
     }

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -169,6 +170,8 @@ class KeysApi(RoutedApi):
         except (SwitchyardError, TimeoutError):
             return {}
         found: dict[str, Any] = msgspec.json.decode(answer.body)
+        for day in chain(*found["uses"].values()):
+            day["not_answered"] = day["failed"]  # which it was called once
         return found
 
     async def _create(self, request: HTTPRequest, context: OperationContext) -> Reply:

@@ -5,6 +5,7 @@ Questions to the controller of experiments; its refusals as errors of this serve
 
 import asyncio
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -357,15 +358,16 @@ async def _with_known_query(entry: ApiRoute, request: HTTPRequest, context: Oper
     return await entry.handler(request, context)
 
 
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+"""A number as JavaScript reads it, too: Python alone reads 1_000."""
+
+
 def seconds_in(query: Mapping[str, str], name: str) -> float | None:
     """The number of seconds that a query has under `name`. Raises BadRequest."""
     if (text := query.get(name)) is None:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
+    value = float(text) if _SECONDS.fullmatch(text) else float("inf")
+    if value == float("inf"):
         raise BadRequest(f"{name}: '{text}' is no number of seconds", param=name)
     return value
 

@@ -150,6 +150,7 @@ def test_managers_see_what_callers_used_and_no_answer_has_a_key(callers: Callers
         "endpoint": "chat",
         "requests": 1,
         "failed": 0,
+        "not_answered": 0,
         "prompt_tokens": 9,
         "completion_tokens": 3,
     }

@@ -326,10 +326,11 @@ def test_the_use_of_each_day_is_that_of_all_routers_and_what_requests_and_caller
     wait_until(lambda: issuing.listed()["team"]["uses"])
     wait_until(lambda: issuing.listed()["team"]["uses"][-1]["requests"] == 5, lambda: issuing.listed()["team"]["uses"])
     assert len(issuing.listed()["team"]["uses"]) == 14
-    today = {"requests": 5, "failed": 2, "prompt_tokens": 27, "completion_tokens": 9}
+    today = {"requests": 5, "failed": 2, "not_answered": 2, "prompt_tokens": 27, "completion_tokens": 9}
     assert issuing.listed()["team"]["uses"][-1] == today
     matching = [
-        issuing.call("GET", f"/api/requests?caller=team{more}").json()["matching"] for more in ("", "&status=failed")
+        issuing.call("GET", f"/api/requests?caller=team{more}").json()["matching"]
+        for more in ("", "&status=not_answered")
     ]
     assert matching == [5, 2]
     headers = {"authorization": f"Bearer {issuing.keys['boss']}"}

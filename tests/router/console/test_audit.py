@@ -145,6 +145,11 @@ async def test_records_of_the_chosen_time_are_shown_and_exported(
     await expect(rows).to_contain_text("60 s ago")
     chosen = page.get_by_label("When")
     await expect(chosen).to_have_value("3600")
+    await page.goto("/ui#/audit?last_s=10800")
+    await expect(rows).to_have_count(2)
+    await expect(chosen.locator("option:checked")).to_have_text("last 3\u00a0h")
+    await page.goto("/ui#/audit?last_s=3600")
+    await expect(rows).to_have_count(1)
     async with page.expect_download() as saving:
         await page.get_by_role("button", name="Export").click()
     await (await saving.value).save_as(tmp_path / "saved")

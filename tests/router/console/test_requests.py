@@ -340,7 +340,7 @@ async def test_a_failed_request_says_what_its_client_was_told(
     await expect(wrong).to_contain_text(message)
     await expect(wrong).to_contain_text("chat")
     await expect(lost).to_contain_text("no endpoint or deployment has this name")
-    groups = page.get_by_role("region", name="Errors")
+    groups = page.get_by_role("region", name="Not answered")
     if width < 600:  # one kind leaves the list on the first screen
         await groups.get_by_role("button", name="more kinds").click()
     await expect(groups.get_by_role("listitem").filter(has_text="400")).to_contain_text(message)
@@ -422,14 +422,16 @@ async def test_requests_are_listed_live_filtered_and_grouped_by_error(
     await expect(rows).to_have_count(6)
     assert {send(rig, model="none") for _ in range(3)} == {404}
     await expect(rows).to_have_count(9)  # live
-    errors = page.get_by_role("region", name="Errors")
+    errors = page.get_by_role("region", name="Not answered")
     await expect(errors).to_contain_text("404 not found at no endpoint")
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
     await screenshot(page, name, whole=width < 1280)
     await page.get_by_label("Result").select_option("failed")
+    await expect(rows).to_have_count(0)  # a refusal is no failure of ours
+    await page.get_by_label("Result").select_option("not_answered")
     await expect(rows).to_have_count(3)
-    assert page.url.endswith("#/requests?status=failed")
+    assert page.url.endswith("#/requests?status=not_answered")
     await page.get_by_role("button", name="Pause").click()
     send(rig, model="none")
     await wait_until_async(lambda: asyncio.to_thread(lambda: kept(rig) == 10))
@@ -449,3 +451,27 @@ async def test_requests_are_listed_live_filtered_and_grouped_by_error(
     for words in ("status: 'nice' is neither", "slower_than_s: 'long' is no number", "There is no filter “caler”"):
         await expect(page.get_by_role("main")).to_contain_text(words)
     assert page.url.endswith("#/requests?endpoint=-")
+
+
+async def test_requests_of_the_chosen_time_are_listed(open_page: OpenPage, rig: Rig) -> None:
+    assert send(rig) == 200
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 400"]
+    await page.goto("/ui#/requests")
+    rows = page.get_by_role("region", name="Requests").locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    chosen = page.get_by_label("When")
+    await expect(chosen).to_have_value("")
+    await chosen.select_option("last hour")
+    assert page.url.endswith("#/requests?last_s=3600")
+    await expect(rows).to_have_count(1)
+    await page.goto("/ui#/requests?last_s=0.001")
+    await expect(page.get_by_text("No request passes these filters.")).to_be_visible()
+    for length, words in (("90", "last 90\u00a0s"), ("1800.0", "last 30\u00a0min"), ("86400.0", "last 24 hours")):
+        await page.goto(f"/ui#/requests?last_s={length}")
+        await expect(rows).to_have_count(1)
+        await expect(chosen.locator("option:checked")).to_have_text(words)
+    await page.goto("/ui#/requests?last_s=1_000&status=answered")
+    await expect(page.get_by_role("main")).to_contain_text("last_s: '1_000' is no number of seconds")
+    await expect(chosen).to_have_value("")
+    assert page.url.endswith("#/requests?status=answered")

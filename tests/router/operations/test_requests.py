@@ -114,7 +114,7 @@ def test_a_running_request_is_listed_by_every_router_until_it_ends(
             assert request["plan"].startswith("0-")
             age = request["duration_s"]
             wait_until(lambda: listed(b, id="long")["requests"][0]["duration_s"] > age)
-            assert (listed(b, status="failed")["matching"], listed(b, status="answered")["matching"]) == (0, 0)
+            assert (listed(b, status="not_answered")["matching"], listed(b, status="answered")["matching"]) == (0, 0)
         finally:
             ended.set()
         assert answer.result().status_code == 200
@@ -326,6 +326,9 @@ def test_requests_without_valid_credentials_are_counted_for_whoever_has_a_role(r
     [
         ({"status": "bad"}, "status"),
         ({"status": "6xx"}, "status"),
+        ({"last_s": "1_000"}, "last_s"),
+        ({"last_s": "nan"}, "last_s"),
+        ({"last_s": "1e999"}, "last_s"),
         ({"slower_than_s": "nan"}, "slower_than_s"),
         ({"slower_than_s": "-1"}, "slower_than_s"),
         ({"limit": "0"}, "limit"),
@@ -465,6 +468,8 @@ def test_a_client_that_leaves_while_it_waits_for_an_engine_is_a_failure_everywhe
     assert no_engine(rig, path, 0.1)["error"] == "client_gone"
     lost = no_engine(rig, path, 0.6)
     assert (lost["outcome"], lost["error"], lost["first_byte_s"]) == ("errors", "no_engine", None)
+    assert [ids(rig.url, status=status) for status in ("failed", "errors", "refused")] == [["0.6"], ["0.6"], []]
+    assert len(ids(rig.url, status="not_answered")) == 3
     (group,) = [one for one in listed(rig.url)["groups"] if one["error"] == "no_engine"]
     assert (group["endpoint"], group["deployment"], group["outcome"]) == ("chat", "blue", "errors")
     endpoint = next(
@@ -472,7 +477,6 @@ def test_a_client_that_leaves_while_it_waits_for_an_engine_is_a_failure_everywhe
     )
     assert (endpoint["errors"], endpoint["left"]) == (1, 2)
     assert any("1 left by clients that had waited for an engine" in fact["text"] for fact in endpoint["findings"])
-    assert [one["id"] for one in listed(rig.url, status="errors")["requests"]] == ["0.6"]
 
 
 def test_each_attempt_of_a_request_is_named_with_its_failure(rig: Rig) -> None:

@@ -1,7 +1,37 @@
 // The filters of a list. Its address keeps them; what is wrong in it is said, and the rest of it holds.
 
 import { h } from "./dom.js";
+import { whole } from "./format.js";
 import { notice } from "./parts.js";
+
+/** @type {(readonly [number, string])[]} */
+const TIMES = [
+  [900, "last 15 minutes"],
+  [3600, "last hour"],
+  [21600, "last 6 hours"],
+  [86400, "last 24 hours"],
+  [604800, "last 7 days"],
+  [2592000, "last 30 days"],
+];
+/** @type {(readonly [number, string])[]} */
+const UNITS = [
+  [86400, "days"],
+  [3600, "h"],
+  [60, "min"],
+];
+
+/**
+ * The words for the filter `last_s`; an address may have any number of seconds.
+ *
+ * @param {string} value
+ */
+export function lastWords(value) {
+  const given = Number(value);
+  const option = TIMES.find(([length]) => length === given);
+  if (option) return option[1];
+  const [length, unit] = UNITS.find(([one]) => given >= one && given % one === 0) ?? [1, "s"];
+  return `last ${Number.isSafeInteger(given) ? whole(given / length) : value}\u00a0${unit}`;
+}
 
 export class Filters {
   /**
@@ -101,6 +131,15 @@ export class Filters {
 
   #clear() {
     this.change(Object.fromEntries(this.#names.map((name) => [name, ""])));
+  }
+
+  /** The filter by the time, `last_s`. */
+  when() {
+    const { last_s: value } = this.values;
+    /** @type {[string, string][]} */
+    const options = TIMES.map(([length, words]) => [length === Number(value) ? value : String(length), words]);
+    const isOption = !value || options.some(([option]) => option === value);
+    return this.select("last_s", "When", isOption ? options : [...options, [value, lastWords(value)]], "any time");
   }
 
   /**

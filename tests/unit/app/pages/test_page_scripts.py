@@ -391,13 +391,16 @@ HELD = {"matching": 500, "kept": 500, "older_matching": 0, "older_kept": 0, "run
     [
         ({}, "500 requests since T"),
         ({"matching": 1, "kept": 1}, "1 request since T"),
-        ({"older_matching": 5, "older_kept": 5}, "500 requests since T, and 5 older failures"),
+        ({"older_matching": 5, "older_kept": 5}, "500 requests since T, and 5 older ones that were not answered"),
         (
             {"older_matching": 1, "older_kept": 1, "running": 3},
-            "500 requests since T, 3 of them running, and 1 older failure",
+            "500 requests since T, 3 of them running, and 1 older one that was not answered",
         ),
-        ({"matching": 7, "older_kept": 5}, "7 of 500 requests since T, and 0 of 5 older failures"),
-        ({"matching": 7, "older_matching": 5, "older_kept": 5}, "7 of 500 requests since T, and 5 older failures"),
+        ({"matching": 7, "older_kept": 5}, "7 of 500 requests since T, and 0 of 5 older ones that were not answered"),
+        (
+            {"matching": 7, "older_matching": 5, "older_kept": 5},
+            "7 of 500 requests since T, and 5 older ones that were not answered",
+        ),
     ],
 )
 def test_the_list_counts_what_it_has_since_a_moment_and_older_failures_apart(found: dict[str, Any], words: str) -> None:
@@ -454,7 +457,7 @@ def test_a_name_in_a_filter_that_nothing_has_is_said() -> None:
         ({"endpoint": "quiet"}, None),
         ({"deployment": "x", "caller": "y", "error": "z"}, None),
         ({"endpoint": "chat", "deployment": "blue", "caller": "ann", "error": "broken"}, None),
-        ({"endpoint": "-", "status": "failed"}, None),
+        ({"endpoint": "-", "status": "not_answered"}, None),
     ]
     calls = [("unknownNames", (values, {**NAMES, "no_such_endpoint": absent})) for values, absent in given]
     assert call_all(calls) == [

@@ -174,7 +174,7 @@ function uses({ uses: days }) {
   const sum = (/** @type {keyof DailyUse} */ field) => days.reduce((total, day) => total + day[field], 0);
   const tokens = whole(sum("prompt_tokens") + sum("completion_tokens"));
   const words = `${count(sum("requests"), "request", "requests")}, ${tokens} tokens`;
-  const failed = sum("failed");
+  const notAnswered = sum("not_answered");
   return [
     withAxes(
       bars(requests, `Requests on each of the last ${days.length} days: ${requests.join(", ")}`),
@@ -186,7 +186,7 @@ function uses({ uses: days }) {
       "div",
       { class: "small" },
       words,
-      failed ? h("span", { class: "hint" }, `, ${whole(failed)} failed, refused or left`) : null,
+      notAnswered ? h("span", { class: "hint" }, `, ${whole(notAnswered)} failed, refused or left`) : null,
     ),
   ];
 }

@@ -10,15 +10,6 @@ export const title = "Audit";
 const SHOWN = 50;
 const EXPORTED = 10_000; // the most records of one answer
 const FILTERS = ["last_s", "caller", "endpoint", "action", "outcome"];
-/** @type {[string, string][]} */
-const TIMES = [
-  ["900", "last 15 minutes"],
-  ["3600", "last hour"],
-  ["21600", "last 6 hours"],
-  ["86400", "last 24 hours"],
-  ["604800", "last 7 days"],
-  ["2592000", "last 30 days"],
-];
 const DEPLOYED = "-"; // in place of a caller
 const FILE = "a deployed file";
 /** @type {[string, string][]} */
@@ -97,7 +88,7 @@ export async function mount(root, { api, poll, announce, parameters }) {
         h("button", { type: "button", class: "quiet", on: { click: save } }, "Export as JSON lines"),
       ),
       filters.row(
-        filters.select("last_s", "When", TIMES, "any time"),
+        filters.when(),
         filters.select(
           "caller",
           "Who",

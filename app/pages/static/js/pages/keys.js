@@ -154,7 +154,7 @@ function everybody({ since, callers, view }) {
   /** @param {CallerUse} use */
   const row = (use) => {
     const values = [
-      ...[use.requests, use.failed, use.prompt_tokens, use.completion_tokens].map(number),
+      ...[use.requests, use.not_answered, use.prompt_tokens, use.completion_tokens].map(number),
       moment(use.last_at),
     ];
     return h(

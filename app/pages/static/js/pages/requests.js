@@ -25,17 +25,17 @@ const LOOKS = 6; // for what is recorded of a request that has just ended
 const BETWEEN_LOOKS_MS = 1000;
 const NARROW = 600; // pixels below which a row takes most of a screen, and less is shown at once
 const SHOWN = { wide: 50, narrow: 15 };
-const GROUPS = { wide: 8, narrow: 1 }; // kinds of failures that are shown before all are
-const FILTERS = ["endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
+const GROUPS = { wide: 8, narrow: 1 }; // kinds of errors that are shown before all are
+const FILTERS = ["last_s", "endpoint", "deployment", "caller", "status", "error", "slower_than_s"];
 const NOWHERE = "-"; // in place of an endpoint: the requests that reached none
 /** @type {[string, string][]} */
 const STATUSES = [
   ["running", "running"],
   ["answered", "answered"],
-  ["errors", "failed: our fault"],
+  ["failed", "failed: our fault"],
   ["refused", "refused: the client's fault"],
   ["left", "client left"],
-  ["failed", "failed, refused or left"],
+  ["not_answered", "failed, refused or left"],
 ];
 const SLOW = [1, 2, 5, 10, 30, 60];
 
@@ -126,6 +126,7 @@ function list(root, { api, poll, announce, parameters }) {
   /** @param {RequestList} found */
   function filterRow({ endpoints, deployments, callers, errors, everyones, operated }) {
     return filters.row(
+      filters.when(),
       filters.select("endpoint", "Endpoint", [...same(endpoints), [NOWHERE, "none"]]),
       filters.select("deployment", "Deployment", same(deployments)),
       everyones || operated.length ? filters.select("caller", "Caller", same(callers), "everyone") : null,
@@ -148,8 +149,8 @@ function list(root, { api, poll, announce, parameters }) {
     if (!groups.length) return null;
     return h(
       "section",
-      { class: "error-groups", "aria-label": "Errors", key: "groups" },
-      h("h2", {}, "Errors"),
+      { class: "error-groups", "aria-label": "Not answered", key: "groups" },
+      h("h2", {}, "Not answered"),
       h(
         "ul",
         {},
@@ -336,7 +337,7 @@ export function unknownNames({ endpoint, deployment, caller, error }, found) {
 }
 
 /**
- * What the list has: all requests since a moment, and older failures.
+ * What the list has: all requests since a moment, and older ones that were not answered.
  *
  * @param {RequestList & {since: number}} found
  */
@@ -345,11 +346,14 @@ export function listWords({ matching, kept, older_matching, older_kept, running,
    * @param {number} some
    * @param {number} all
    * @param {string} one
+   * @param {string} many
    */
-  const of = (some, all, one) => `${some === all ? "" : `${whole(some)} of `}${count(all, one, `${one}s`)}`;
+  const of = (some, all, one, many) => `${some === all ? "" : `${whole(some)} of `}${count(all, one, many)}`;
   const now = running ? `, ${whole(running)} of them running` : "";
-  const older = older_kept ? `, and ${of(older_matching, older_kept, "older failure")}` : "";
-  return `${of(matching, kept, "request")} since ${moment(since)}${now}${older}`;
+  const older = older_kept
+    ? `, and ${of(older_matching, older_kept, "older one that was not answered", "older ones that were not answered")}`
+    : "";
+  return `${of(matching, kept, "request", "requests")} since ${moment(since)}${now}${older}`;
 }
 
 /**

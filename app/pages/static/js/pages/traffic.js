@@ -308,7 +308,7 @@ function astray(requests) {
     "p",
     { class: "astray", key: "astray" },
     mark("warn", `${words} `),
-    h("a", { href: "#/requests?endpoint=-" }, "Show them"),
+    h("a", { href: `#/requests?last_s=${ASTRAY_S}&endpoint=-` }, "Show them"),
   );
 }
 
