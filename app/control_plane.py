@@ -79,6 +79,10 @@ class Replicas(NamedTuple):
         """How many take requests; 0 also for None and for applications that do not run here."""
         return self.applications.get(application or "", {}).get(RUNNING, 0)
 
+    def serving(self, application: str | None, dead: Collection[str] = frozenset()) -> int:
+        """How many take requests but for the engines that have died (`dead`), which it may still list."""
+        return self.running(application) - len(set(self.ids.get(application or "", ())).intersection(dead))
+
     def lacks(self, application: str | None) -> bool:
         """Whether none of the application's runs."""
         return application is not None and not self.running(application)

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
+from app.activity.outages import Outages, Span, seconds_in
 from app.activity.report import (
     PERIOD_S,
     ActivityReport,
@@ -48,11 +49,14 @@ SERIES: Mapping[float, float] = {PERIOD_S: 3600.0, 60.0: 12 * 3600.0, 600.0: 7.0
 RANGES: Mapping[str, tuple[float, float]] = {
     "15m": (900.0, PERIOD_S),
     "1h": (3600.0, 60.0),
-    "6h": (6 * 3600.0, 60.0),
+    "6h": (6 * 3600.0, 180.0),
     "24h": (DAY_S, 600.0),
-    "7d": (7.0 * DAY_S, 1800.0),
+    "7d": (7.0 * DAY_S, 3600.0),
 }
-"""The ranges of a history: their length, and the seconds of one point."""
+"""The ranges of a history: their length, and the seconds of one point. A small chart has room for so many points."""
+
+SETTLED_S = 4.0
+"""Seconds after the end of a period in which routers report it, if all is well."""
 
 REFUSED_S, REFUSED_STEP_S = 3600.0, 60.0
 """For how long requests without valid credentials, or a route, are counted, and the seconds of one count."""
@@ -123,7 +127,7 @@ def _has_status(request: ListedRequest, wanted: str) -> bool:
 @dataclass(slots=True)
 class Cell:
     """What one deployment did in one point of time. `first_token`: observations by bucket. `longest_first_token_s`: the
-    longest of them; 0 if a report did not say it. `down_s`: seconds in which no replica ran; None: nobody says it."""
+    longest of them; 0 if a report did not say it."""
 
     requests: int = 0
     errors: int = 0
@@ -133,12 +137,9 @@ class Cell:
     first_token: dict[int, int] = field(default_factory=dict)
     longest_first_token_s: float = 0.0
     lost: int = 0
-    down_s: float | None = None
 
     def add(self, counts: "ArmCounts | Cell") -> None:
         """Adds other counts of the same deployment. Cells are of different times."""
-        if isinstance(counts, Cell) and counts.down_s is not None:
-            self.down_s = (self.down_s or 0.0) + counts.down_s
         if counts.first_token:
             is_known = counts.longest_first_token_s and (self.longest_first_token_s or not self.first_token)
             longest = max(self.longest_first_token_s, counts.longest_first_token_s)
@@ -151,16 +152,6 @@ class Cell:
         self.output_tokens += counts.output_tokens
         for bucket, count in counts.first_token.items():
             self.first_token[bucket] = self.first_token.get(bucket, 0) + count
-
-
-def _note_replica(cells: Sequence[Cell], has_replica: bool) -> None:
-    """Notes what a router says of a period, in its `cells`: the finest is the period's own. Of several routers one that
-    knows of a replica is right: the others have not heard of it yet."""
-    finest, *_ = cells
-    before = finest.down_s
-    down_s = 0.0 if has_replica or before == 0 else PERIOD_S
-    for cell in cells:
-        cell.down_s = (cell.down_s or 0.0) + down_s - (before or 0.0)
 
 
 Points = OrderedDict[float, dict[Arm, Cell]]
@@ -255,6 +246,7 @@ class Board:
         self._running: OrderedDict[str, tuple[float, list[ListedRequest]]] = OrderedDict()
         """Each router's running requests, and when it has reported them."""
         self._series: dict[float, Points] = {step: OrderedDict() for step in SERIES}
+        self._outages = Outages()
         self._bounds: Sequence[float] = ()
         self._arms: set[Arm] = set()
         self._uses: OrderedDict[tuple[int, str], DailyUse] = OrderedDict()
@@ -413,14 +405,10 @@ class Board:
                         cell.first_token.clear()
         for counts in period.arms:
             arm = self._arm(counts)
-            parts = [
-                points.setdefault(period.at - period.at % step, {}).setdefault(arm, Cell())
-                for step, points in self._series.items()
-            ]
-            for part in parts:
-                part.add(counts)
-            if counts.has_replica is not None and arm != OTHER_ARMS:
-                _note_replica(parts, counts.has_replica)
+            for step, points in self._series.items():
+                points.setdefault(period.at - period.at % step, {}).setdefault(arm, Cell()).add(counts)
+            if counts.down is not None and arm != OTHER_ARMS:
+                self._outages.note(arm, period.at, counts.down)
         self._unauthorized.add(period.at, period.unauthorized)
         self._unknown_routes.add(period.at, period.unknown_routes)
         day = int(period.at // DAY_S)
@@ -441,6 +429,7 @@ class Board:
         for step, points in self._series.items():
             for at in [at for at in points if at < now - SERIES[step]]:
                 del points[at]
+        self._outages.forget(now)
         self._unauthorized.forget(now)
         self._unknown_routes.forget(now)
         today = int(now // DAY_S)
@@ -454,16 +443,18 @@ class Board:
     def history(self, name: str, now: float, endpoints: Collection[str] | None) -> dict[str, Any]:
         """The counts of the last time as points, by endpoint and deployment, as plain data: `at` are the points' times,
         and each series has one value for each. `until` is when the last point ends, the same for every range: that
-        point may be shorter than the others, and its rates are those of its own time.
+        point may be shorter than the others, and its rates are those of its own time. `outages`: from when to when no
+        replica ran (`to` null: none runs yet), also what of it is before the first point; `down_s`: how much of each
+        point.
 
         `endpoints`: those that the reader may see, None for all.
         """
         length, step = RANGES[name]
-        until = now - PERIOD_S - (now - PERIOD_S) % PERIOD_S  # routers report a period some seconds after its end
+        until = now - SETTLED_S - (now - SETTLED_S) % PERIOD_S
         count = round(length / step)
         first = math.ceil(until / step) * step - length
         times = [first + step * index for index in range(count)]
-        lengths = [min(step, until - at) for at in times]
+        ends = [*times[1:], until]
         cells: dict[Arm, list[Cell | None]] = {}
         for at, arms in self._points(step, length, until):
             index = int((at - first) // step)
@@ -481,8 +472,15 @@ class Board:
             "at": times,
             "until": until,
             "series": [
-                {"endpoint": endpoint, "deployment": deployment, **self._series_of(line, lengths)}
-                for (endpoint, deployment), line in sorted(cells.items())
+                {
+                    "endpoint": arm[0],
+                    "deployment": arm[1],
+                    **self._series_of(line, [end - at for at, end in zip(times, ends, strict=True)]),
+                    "down_s": [seconds_in(outages, at, end) for at, end in zip(times, ends, strict=True)],
+                    "outages": [{"from": since, "to": to if to < until else None} for since, to in outages],
+                }
+                for arm, line in sorted(cells.items())
+                for outages in [self._outages.within(arm, first, until)]
             ],
         }
 
@@ -509,7 +507,6 @@ class Board:
             "output_tokens_per_s": [round(cell.output_tokens / seconds, 6) for cell, seconds in timed],
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
-            "down_s": [min(cell.down_s or 0.0, seconds) for cell, seconds in timed],
         }
 
     def _quantile(self, cell: Cell, share: float) -> float | None:
@@ -584,6 +581,7 @@ class Board:
             periods=self.periods(),
             unauthorized=self._unauthorized.dump(),
             unknown_routes=self._unknown_routes.dump(),
+            outages=self._outages.dump(),
             starts=list(self._starts.values()),
             watched_since=self._watched_since,
         )
@@ -604,6 +602,7 @@ class Board:
                     self._series[step].setdefault(at, {}).setdefault(arm, Cell()).add(cell)
         self._unauthorized.load(state.unauthorized)
         self._unknown_routes.load(state.unknown_routes)
+        self._outages.load(state.outages)
         for day, id, use in state.uses:
             self._uses[day, id] = use
         if state.watched_since is not None:
@@ -628,6 +627,7 @@ class _State(msgspec.Struct):
     unknown_routes: dict[float, dict[str, int]] = {}
     starts: list[ReplicaStart] = []
     watched_since: float | None = None
+    outages: list[tuple[str, str, list[Span]]] = []
 
 
 def _plain(request: ListedRequest) -> dict[str, Any]:

@@ -113,8 +113,9 @@ class ArmCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The longest of `first_token`'s observations; 0 if it is not known."""
     lost: int = 0
     """Streams whose engine has died, also those of requests that still run."""
-    has_replica: bool | None = None
-    """Whether a replica ran at the end of the period; None: the router does not say."""
+    down: tuple[float, float] | None = None
+    """From when to when in the period no replica ran, in seconds since its beginning; the same twice: one always ran;
+    None: the router does not say."""
 
 
 class CallerCounts(msgspec.Struct, omit_defaults=True):

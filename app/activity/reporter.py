@@ -11,9 +11,9 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 
 from app.activity.board import Board
+from app.activity.outages import OutageWatch
 from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts, decode_taken, encode
 from app.activity.request_log import RequestLog
 from app.aio import run_in_background
@@ -36,7 +36,8 @@ _log = logging.getLogger("switchyard")
 class ActivityReporter:
     """`deliver`: to the controller; None without one. `used` returns when each key was used last here, by its caller's
     id; `unauthorized` the requests without valid credentials so far, by the reason, and `unknown_routes` those for
-    routes that there are not. `clock`: Unix seconds."""
+    routes that there are not; `has_replica`, of which deployments a replica runs, where that is known. `clock`: Unix
+    seconds."""
 
     def __init__(
         self,
@@ -46,13 +47,14 @@ class ActivityReporter:
         *,
         unauthorized: Callable[[], Mapping[str, int]] = dict,
         unknown_routes: Callable[[], Mapping[str, int]] = dict,
+        has_replica: Callable[[], Mapping[Arm, bool]] = dict,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.board = Board()
         """What this router alone has reported."""
         self._requests, self._deliver, self._used, self._unauthorized = requests, deliver, used, unauthorized
-        self._unknown_routes = unknown_routes
+        self._unknown_routes, self._has_replica = unknown_routes, has_replica
         self._every_s, self._clock = every_s, clock
         self._router = secrets.token_hex(8)
         self._periods: deque[PeriodCounts] = deque(maxlen=MOST_PERIODS)
@@ -60,32 +62,32 @@ class ActivityReporter:
         self._read_used: Mapping[str, float] = {}
         self._read_unauthorized: Counter[str] = Counter()
         self._read_unknown: Counter[str] = Counter()
-        self._without_replica: set[Arm] = set()
-        self._had_replica: set[Arm] = set()
+        self._outages = OutageWatch()
         self._known_here = self._known_there = 0
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
         self._had_running_here = self._had_running_there = False
         self._backoff = Backoff()
 
-    def sampled(self, counts: Mapping[Arm, Counts], has_replica: Mapping[Arm, bool] = MappingProxyType({})) -> None:
-        """Takes a reading of the counters, at the end of a period. `has_replica`: where the router knows it."""
+    def look(self) -> None:
+        """Notes which deployments lack a replica now."""
+        self._outages.note(self._has_replica(), self._clock())
+
+    def sampled(self, counts: Mapping[Arm, Counts]) -> None:
+        """Takes a reading of the counters, at the end of a period."""
+        self.look()
+        at = (round(self._clock() / PERIOD_S) - 1) * PERIOD_S
+        down = self._outages.period(at)
         before, self._read = self._read, counts
         used_before, self._read_used = self._read_used, dict(self._used())
         bounds: list[float] = []
         arms: list[ArmCounts] = []
-        # Before its first replica a deployment starts, which is no outage.
-        self._had_replica |= {arm for arm, runs in has_replica.items() if runs}
-        has_replica = {arm: runs for arm, runs in has_replica.items() if arm in self._had_replica}
-        # The end of an outage is told, too: another router may notice it a little later.
-        told = {arm for arm, runs in has_replica.items() if not runs or arm in self._without_replica}
-        self._without_replica = {arm for arm, runs in has_replica.items() if not runs}
-        for endpoint, deployment in dict.fromkeys([*counts, *sorted(told)]):
+        for endpoint, deployment in dict.fromkeys([*counts, *sorted(down)]):
             now = counts.get((endpoint, deployment), Counts())
             new = now.since(before.get((endpoint, deployment), Counts()))
             if now.first_token.bounds:
                 bounds = list(now.first_token.bounds)
-            is_told = (endpoint, deployment) in told
+            is_told = (endpoint, deployment) in down
             # Without an endpoint: management, and requests that name none.
             if (new.requests or new.lost or is_told) and endpoint:
                 buckets = {index: int(count) for index, count in enumerate(new.first_token.counts) if count}
@@ -101,7 +103,7 @@ class ActivityReporter:
                         first_token=buckets,
                         longest_first_token_s=new.first_token.longest,
                         lost=new.lost,
-                        has_replica=has_replica.get((endpoint, deployment)),
+                        down=down.get((endpoint, deployment)),
                     )
                 )
         used = {id: at for id, at in self._read_used.items() if used_before.get(id) != at}
@@ -111,7 +113,6 @@ class ActivityReporter:
         unknown_routes = dict(self._read_unknown - unknown_before)
         callers = self._requests.take_uses()
         if arms or callers or used or unauthorized or unknown_routes:
-            at = (round(self._clock() / PERIOD_S) - 1) * PERIOD_S
             period = PeriodCounts(at, bounds, arms, callers, used, unauthorized, unknown_routes)
             self._periods.append(period)
             self.board.take(ActivityReport(self._router, self._known_here, [], [period]), self._clock())
@@ -127,6 +128,7 @@ class ActivityReporter:
         while True:
             await asyncio.sleep(self._every_s)
             try:
+                self.look()
                 self._keep_here()
                 if self._deliver is not None and self._backoff.allows(loop.time()):
                     await self._send(self._deliver, loop.time)

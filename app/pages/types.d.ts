@@ -249,6 +249,11 @@ interface Deployment extends Outcomes {
   is_unknown: boolean;
 }
 
+interface Finding {
+  severity: Mark;
+  text: string;
+}
+
 interface Endpoint extends Outcomes {
   endpoint: string;
   tasks: string[];
@@ -258,7 +263,7 @@ interface Endpoint extends Outcomes {
   requests_per_s: number | null;
   drawn: number;
   queued: number;
-  findings: { severity: Mark; text: string }[];
+  findings: Finding[];
   unassigned: Outcomes;
   deployments: Deployment[];
   may_operate: boolean;
@@ -406,8 +411,14 @@ interface RequestSeries {
   output_tokens_per_s: number[];
   first_token_p50_s: (number | null)[];
   first_token_p95_s: (number | null)[];
-  /** Seconds without a running replica; an older controller does not say. */
-  down_s?: number[];
+  /** When no replica ran; an older controller does not say. */
+  outages?: Outage[];
+}
+
+interface Outage {
+  from: number;
+  /** Null: it goes on. */
+  to: number | null;
 }
 
 /** Each series has one value for each of the times `at`. The last point ends `until`, and may be shorter than `step_s`. */

@@ -217,6 +217,7 @@ class Router:
             self._access.last_uses,
             unauthorized=self._access.unauthorized,
             unknown_routes=lambda: self._unknown_routes.groups,
+            has_replica=self._has_replica,
             every_s=2 * send_every_s,
             clock=clock,
         )
@@ -373,10 +374,13 @@ class Router:
 
     def _sampled(self, counts: Mapping[Arm, Counts]) -> None:
         """Runs every few seconds."""
-        config = self.state.config()
-        self._activity.sampled(counts, has_replica(self._running.known, config) if config is not None else {})
+        self._activity.sampled(counts)
         if self.state.snapshot is not None:
             self._deployments.check_open(self.state.snapshot)
+
+    def _has_replica(self) -> Mapping[Arm, bool]:
+        config = self.state.config()
+        return has_replica(self._running.known, config, self.state.fuse.dead()) if config is not None else {}
 
     def _queued(self) -> Mapping[str, int]:
         return {name: queue.waiting for name, queue in self.state.queues.items()}

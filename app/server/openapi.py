@@ -70,6 +70,21 @@ _ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
 _SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
 _RUNS = _object(experiment=_TEXT, runs=_COUNT, state=_TEXT, results=_LIST)
 _PLAN = _object(endpoint=_TEXT, plan=_TEXT, generation=_COUNT, weights=_OBJECT, overrides=_LIST)
+_COUNTS, _NUMBERS, _ANY_NUMBERS = _list(_COUNT), _list(_NUMBER), _list(_ANY_NUMBER)
+_SERIES = _object(
+    endpoint=_TEXT,
+    deployment=_TEXT,
+    requests_per_s=_NUMBERS,
+    errors=_COUNTS,
+    refused=_COUNTS,
+    left=_COUNTS,
+    lost={**_COUNTS, "description": "Streams whose engine has died"},
+    output_tokens_per_s=_NUMBERS,
+    first_token_p50_s=_ANY_NUMBERS,
+    first_token_p95_s=_ANY_NUMBERS,
+    down_s={**_NUMBERS, "description": "Seconds without a replica"},
+    outages=_list(_object(**{"from": _NUMBER, "to": {**_ANY_NUMBER, "description": "Null: it goes on"}})),
+)
 _DRY_RUN = _object(before=_OBJECT, after=_OBJECT, moves=_OBJECT, overrides=_OBJECT, stops=_LIST, pins=_LIST)
 
 _SHARED: Mapping[str, Schema] = {
@@ -175,7 +190,15 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         ),
         "list_requests": _object(view=_TEXT, requests=_LIST, groups=_LIST, matching=_COUNT, kept=_COUNT),
         "recorded_text": _object(request_id=_TEXT, endpoint=_TEXT, body=_OBJECT),
-        "request_history": _object(view=_TEXT, range=_TEXT, step_s=_NUMBER, at=_list(_NUMBER), series=_LIST),
+        "request_history": _object(
+            view=_TEXT,
+            range=_TEXT,
+            step_s=_NUMBER,
+            at={**_NUMBERS, "description": "When each point begins, in Unix seconds"},
+            until={**_NUMBER, "description": "When the last point ends"},
+            series={**_list(_SERIES), "description": "Lists have a value for each point"},
+            grafana_url=_ANY_TEXT,
+        ),
         "feedback": _object(accepted=_COUNT, pending={"type": ["integer", "null"]}, unknown_metric=_list(_TEXT)),
         "get_traffic": _PLAN,
         "put_traffic": {"anyOf": [_PLAN, _DRY_RUN]},

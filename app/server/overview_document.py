@@ -204,9 +204,8 @@ def _replicas(name: str, config: Config, replicas: Replicas | None) -> dict[str,
 
 def _dead(name: str, config: Config, present: Present) -> int:
     """How many of a deployment's replicas have died, though the control plane has not noticed it."""
-    app = _app(name, config)
-    ids = present.replicas.ids.get(app, ()) if present.replicas is not None and app is not None else ()
-    return len(set(ids).intersection(present.dead))
+    app, replicas = _app(name, config), present.replicas
+    return replicas.running(app) - replicas.serving(app, present.dead) if replicas is not None else 0
 
 
 def _is_asleep(name: str, config: Config, replicas: Replicas | None) -> bool:
@@ -317,7 +316,7 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
     if candidates and len(out) == len(candidates):
         same = set(out.values())
         if all(fault.startswith(_NO_REPLICA) for fault in same):
-            states = _states(candidates, config, present.replicas)
+            states = _states(candidates, config, present)
             return [EndpointFact("bad", f"{name} is down: {_NO_REPLICA}{states}.")]
         if same == {_BREAKER}:  # requests are tried all the same
             fail = f"{' and '.join(out)} {'fails' if len(out) == 1 else 'fail'}"
@@ -351,19 +350,22 @@ def _fault(name: str, arm: str, config: Config, present: Present) -> str | None:
     """Why a deployment gets no traffic, or cannot serve it; None if nothing is known."""
     if arm in present.stops.get(name, ()):
         return "it is stopped"
-    replicas = _replicas(arm, config, present.replicas)
-    if replicas is not None and not replicas.get(RUNNING) and not _is_asleep(arm, config, present.replicas):
-        return f"{_NO_REPLICA}{_states([arm], config, present.replicas)}"
+    app, replicas = _app(arm, config), present.replicas
+    is_asleep = _is_asleep(arm, config, replicas)
+    if replicas is not None and app is not None and not is_asleep and not replicas.serving(app, present.dead):
+        return f"{_NO_REPLICA}{_states([arm], config, present)}"
     return _BREAKER if arm in present.open_breakers else None
 
 
-def _states(arms: Sequence[str], config: Config, replicas: Replicas | None) -> str:
+def _states(arms: Sequence[str], config: Config, present: Present) -> str:
     """The states of these deployments' replicas, in brackets: " (1 starting)"."""
-    apps = dict.fromkeys(_app(arm, config) for arm in arms)
+    apps, replicas = dict.fromkeys(_app(arm, config) for arm in arms), present.replicas
     counts = Counter[str]()
     for app in apps:
         if replicas is not None and app is not None:
             counts.update(replicas.applications.get(app, {}))
+            dead = replicas.running(app) - replicas.serving(app, present.dead)
+            counts.update({RUNNING: -dead, "dead": dead})
     words = [f"{count} {state.lower().replace('_', ' ')}" for state, count in counts.items() if count]
     return f" ({', '.join(words)})" if words else ""
 

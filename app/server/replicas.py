@@ -11,7 +11,7 @@ Reports to the control plane the requests for which this router's applications l
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,15 +27,15 @@ from app.telemetry.periods import Arm
 from app.upstream.target import Target
 
 
-def has_replica(replicas: Replicas | None, config: Config) -> dict[Arm, bool]:
-    """Whether a replica of each deployment runs, by endpoint and deployment.
+def has_replica(replicas: Replicas | None, config: Config, dead: Collection[str] = frozenset()) -> dict[Arm, bool]:
+    """Whether a replica of each deployment runs, by endpoint and deployment. `dead`: engines that have died lately.
 
     One that is not known, or is scaled to zero, is left out: nobody expects it to run.
     """
     if replicas is None:
         return {}
     return {
-        (name, deployment): not replicas.lacks(app)
+        (name, deployment): replicas.serving(app, dead) > 0
         for name, endpoint in config.endpoints.items()
         for deployment in behind(endpoint)
         if (app := config.deployments[deployment].app) is not None and app not in replicas.asleep

@@ -16,7 +16,7 @@ const { blocks, Growing } = await load("playground/markdown.js");
 const { fieldOf, request } = await load("playground/request.js");
 const { jsonText, python, shellWord, snippets } = await load("playground/snippets.js");
 const { cosine, norm } = await load("playground/cards.js");
-const { minute, moment, signed, signedPercent, unbroken } = await load("format.js");
+const { between, minute, moment, signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords, replicaWords } = await load("pages/traffic.js");
@@ -25,7 +25,7 @@ const { attemptWords, besides, phases, resultWords, slowness, tokens } = await l
 const { remarks } = await load("requests/recorded.js");
 const { planChanges } = await load("traffic/moves.js");
 const { pointAt } = await load("parts.js");
-const { amount, lackWords } = await load("traffic/over_time.js");
+const { amount, lackWords, outageWords } = await load("traffic/over_time.js");
 
 const ANSWER = [
   "text",
@@ -48,6 +48,7 @@ const FUNCTIONS = {
   astrayWords,
   attemptWords,
   besides,
+  between,
   cosine,
   decisionWords,
   diff,
@@ -62,6 +63,7 @@ const FUNCTIONS = {
   norm,
   percent,
   phases: (request) => phases(request).map((/** @type {any} */ part) => [part.name, part.from, part.to]),
+  outageWords,
   planChanges,
   planWords,
   pointAt,

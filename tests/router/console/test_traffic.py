@@ -11,6 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from playwright.async_api import Locator, Page, Route, expect
 
+from app.activity.board import SETTLED_S
 from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts
 from app.control_plane import RUNNING_EVERY_S, Replicas
 from app.errors import Unavailable
@@ -229,9 +230,14 @@ async def test_an_endpoint_without_a_replica_is_down(managed: Managed, open_page
     await expect(lead).to_have_text("✕chat is down: no replica runs (1 starting).")
     await expect(chat(page).locator(".findings")).to_have_text("…No request has ended in the last minute.")
     # Without any request, the charts have the outage soon.
-    await expect(chat(page).locator(".shaded")).to_have_text(
-        re.compile("^Shaded: no replica of blue .* and green .* ran.$")
+    shaded = chat(page).locator(".shaded")
+    await expect(shaded).to_have_text(
+        [re.compile(rf"^Shaded: no replica of {name} ran since [\d:]+ .* so far\)\.$") for name in ("blue", "green")]
     )
+    managed.control.running = Replicas({"blue": {"RUNNING": 1}, "green": {"STARTING": 1}}, {"RUNNING": 1})
+    ended = re.compile(r"o replica of blue ran ([\d:]+\u2013[\d:]+) \((\d+)\u00a0s\)\.")
+    await expect(chat(page).locator(".findings")).to_contain_text(ended, timeout=30_000)
+    await expect(shaded.first).to_have_text(ended)
 
 
 async def test_a_replica_that_has_died_does_not_run_though_serve_lists_it(
@@ -249,6 +255,11 @@ async def test_a_replica_that_has_died_does_not_run_though_serve_lists_it(
         managed.router.state.fuse.died(deployment, engine, b"", had_tokens=True)
     await expect(blue).to_have_text("✕1 replica does not serve")
     await expect(green).to_have_text("✓2 replicas run✕1 replica does not serve")
+    await expect(chat(page).locator(".lead")).to_have_text("✕blue is out of service: no replica runs (1 dead).")
+
+
+def clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.gmtime(at))
 
 
 async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, open_page: OpenPage) -> None:
@@ -257,7 +268,7 @@ async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, 
     periods = []
     for number in range(54):  # nine minutes, in whose fourth blue has no replica
         is_down = 18 <= number < 24
-        blue = ArmCounts("chat", "blue", 0 if is_down else 10, has_replica=not is_down)
+        blue = ArmCounts("chat", "blue", 0 if is_down else 10, down=(0.0, PERIOD_S) if is_down else (0.0, 0.0))
         green = ArmCounts("chat", "green", 5, errors=5 if is_down else 0)
         periods.append(PeriodCounts(first + number * PERIOD_S, [], [blue, green], []))
     managed.controller.activity.board.take(ActivityReport("router", 0, [], periods), now)
@@ -269,27 +280,21 @@ async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, 
 
     await page.route("**/api/history*", as_at_first)
     await page.goto("/ui#/traffic")
-    await expect(chat(page).locator(".shaded")).to_have_text("Shaded: no replica of blue (60\u00a0s) ran.")
+    when = f"{clock(first + 180)}\u2013{clock(first + 240)} (60\u00a0s)"
+    await expect(chat(page).locator(".shaded")).to_have_text(f"Shaded: no replica of blue ran {when}.")
+    await expect(chat(page).locator(".lead")).to_have_text(f"!No replica of blue ran {when}.")
     rates = chat(page).get_by_role("slider", name="Requests per second since")
     await expect(rates.locator(".band")).to_have_count(1)
     failed = chat(page).get_by_role("slider", name="Failed requests since")
     await expect(failed.locator(".band")).to_have_count(1)
     await failed.focus()
-    await page.keyboard.press("Shift+Tab")
+    await page.keyboard.press("ArrowUp")
     await expect(rates).to_be_focused()
     assert await rates.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
     reading = chat(page).get_by_role("figure").first.locator(".reading")
-
-    def clock(at: float) -> str:
-        return time.strftime("%H:%M:%S", time.gmtime(at))
-
     at = history["at"]
-    words = {
-        "End": clock(at[-1]),
-        "ArrowRight": clock(at[-1]),
-        "Home": clock(at[0]),
-        "ArrowLeft": clock(at[0]),
-    }
+    begin, end = f"{clock(at[0])}\u2013{clock(at[1])}", f"{clock(at[-1])}\u2013{clock(history['until'])}"
+    words = {"End": end, "ArrowRight": end, "Home": begin, "ArrowLeft": begin}
     for key, said in words.items():
         await page.keyboard.press(key)
         await expect(reading).to_have_text(re.compile(f"^{said}: "))
@@ -297,7 +302,7 @@ async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, 
     there = at.index(first + 180)
     for _ in range(there):
         await page.keyboard.press("ArrowRight")
-    outage = f"{clock(first + 180)}: 0.5/s; no replica of blue ran"
+    outage = f"{clock(first + 180)}\u2013{clock(first + 240)}: 0.5/s; no replica of blue ran"
     await expect(reading).to_have_text(outage)
     cursor, chart = await reading.locator(".cursor").bounding_box(), await rates.bounding_box()
     assert cursor is not None
@@ -312,9 +317,32 @@ async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, 
     await expect(reading).to_have_text("")
     await expect(rates).to_be_focused()
     await page.keyboard.press("ArrowRight")
-    await expect(reading).to_have_text(re.compile(f"^{clock(first + 240)}: 1.5/s$"))
+    await expect(reading).to_have_text(re.compile(f"^{clock(first + 240)}\u2013{clock(first + 300)}: 1.5/s$"))
     await page.keyboard.press("Tab")
     await expect(reading).to_have_text("")
+    await expect(chat(page).get_by_role("region", name="Deployments of chat")).to_be_focused()  # charts are one stop
+    assert await accessibility_problems(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_an_outage_of_a_minute_is_seen_in_a_week(managed: Managed, open_page: OpenPage, scheme: str) -> None:
+    """Also by whoever tells no colours: it has a mark on its top."""
+    begin = time.time() // PERIOD_S * PERIOD_S - 3 * 86400
+    periods = [
+        PeriodCounts(begin + number * PERIOD_S, [], [ArmCounts("chat", "blue", down=(0.0, PERIOD_S))], [])
+        for number in range(6)
+    ]
+    managed.controller.activity.board.take(ActivityReport("router", 0, [], periods), time.time())
+    page, _ = await open_page(managed.url, scheme=scheme)
+    await page.goto("/ui#/traffic")
+    await page.get_by_label("Charts of the last").select_option("7 days")
+    rates = chat(page).get_by_role("slider", name="Requests per second since")
+    band, cap = [await rates.locator(part).bounding_box() for part in (".band", ".cap")]
+    assert band is not None
+    assert cap is not None
+    assert band["width"] == cap["width"] == pytest.approx(3.0, abs=1.0)
+    assert cap["height"] < band["height"] / 8
+    await expect(chat(page).locator(".shaded")).to_contain_text("(60\u00a0s)")
     assert await accessibility_problems(page) == []
 
 
@@ -672,7 +700,7 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
         for ago in range(6 * 3600, 600, -60)
     ]
     managed.controller.activity.board.take(ActivityReport("router", 0, [], periods), now)
-    without = [ArmCounts("chat", "green", has_replica=False)]
+    without = [ArmCounts("chat", "green", down=(0.0, PERIOD_S))]
     seen = [PeriodCounts((now - ago) // PERIOD_S * PERIOD_S, [], without, []) for ago in outage]
     managed.controller.activity.board.take(ActivityReport("another router", 0, [], seen), now)
     page, _ = await open_page(managed.url, width=width, scheme=scheme)
@@ -681,11 +709,10 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     await expect(chat.get_by_role("slider", name="Failed requests since")).to_have_attribute(
         "aria-label", re.compile(": 6$")
     )
-    until = (now - PERIOD_S) // PERIOD_S * PERIOD_S
-    clock = time.strftime("%H:%M:%S", time.gmtime(until))
+    until = (now - SETTLED_S) // PERIOD_S * PERIOD_S
     said = page.get_by_text(re.compile(r"until [\d:]+, counted by all routers"))
     await expect(said).to_be_visible()
-    assert await said.inner_text() >= f"until {clock}"
+    assert await said.inner_text() >= f"until {clock(until)}"
     times = chat.get_by_role("figure").first.locator(".times span")
     await expect(times.last).to_have_text(re.compile(r"^\d\d:\d\d$|\n"))
     assert [(await times.nth(n).inner_text())[:5] for n in (0, 2)] == [
@@ -696,7 +723,9 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     await expect(chat).to_contain_text("First token p95, green")
     await expect(chat.get_by_role("slider", name=re.compile("Requests per second since .*, at most "))).to_be_visible()
     await expect(chat.get_by_role("figure")).to_have_count(6)
-    await expect(chat.locator(".shaded")).to_have_text("Shaded: no replica of green (15\u00a0min) ran.")
+    await expect(chat.locator(".shaded")).to_have_text(
+        re.compile(r"^Shaded: no replica of green ran [\d:]+\u2013[\d:]+ \(15\u00a0min\)\.$")
+    )
     deaths = chat.get_by_role("figure").filter(has_text="Streams whose engine died")
     await expect(deaths).to_contain_text("2 in all")
     heights = await deaths.locator(".column").evaluate_all("bars => bars.map((bar) => bar.getAttribute('height'))")
@@ -704,8 +733,8 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     picture = deaths.get_by_role("slider")
     width_px = ((await picture.bounding_box()) or {"width": 0.0})["width"]
     await picture.hover(position={"x": width_px * (at + 0.5) / len(heights), "y": 5})
-    when = (await api_history(page, "6h"))["at"][at * 6]
-    await expect(deaths.locator(".reading")).to_have_text(f"{time.strftime('%H:%M:%S', time.gmtime(when))}: 2")
+    when = (await api_history(page, "6h"))["at"][at]
+    await expect(deaths.locator(".reading")).to_have_text(f"{clock(when)}\u2013{clock(when + 180)}: 2")
     await page.get_by_role("heading").first.hover()
     await expect(deaths.locator(".reading")).to_have_text("")
     await picture.hover(position={"x": 60, "y": 5})

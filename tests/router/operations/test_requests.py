@@ -11,12 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from jsonschema import validate
 from starlette.responses import Response, StreamingResponse
 
 from app.access.keys import append, create
 from app.config.schema import parse
 from app.routing.resilience import Fault
 from app.server.application import Router
+from app.server.openapi import answers
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chunk, frame, refuse, stream
@@ -422,7 +424,7 @@ def test_a_history_counts_all_routers_shows_a_caller_its_endpoints_and_outlives_
 
     def requests() -> float:
         """What the minutes have counted, the present one included."""
-        series = two.controller.activity.board.history("6h", time.time() + 120, None)["series"]
+        series = two.controller.activity.board.history("1h", time.time() + 120, None)["series"]
         return round(float(sum(rate * 60 for one in series for rate in one["requests_per_s"])), 1)
 
     def shown(url: str, name: str) -> dict[str, Any]:
@@ -440,6 +442,11 @@ def test_a_history_counts_all_routers_shows_a_caller_its_endpoints_and_outlives_
         wait_until(lambda: requests() == 4, requests)
         wait_until(lambda: shown(b, "chat")["series"])
         history = shown(b, "chat")
+        described = answers("switchyard", "request_history")["application/json"]
+        validate(history, described)
+        series = described["properties"]["series"]["items"]
+        assert history.keys() == {*described["required"]}
+        assert all(one.keys() == {*series["required"]} for one in history["series"])
         assert (history["view"], history["step_s"], len(history["at"])) == ("all routers", 10.0, 90)
         assert [one["endpoint"] for one in history["series"]] == ["chat"]
         assert shown(b, "embed")["series"] == []

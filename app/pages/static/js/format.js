@@ -102,6 +102,18 @@ export const moment = momentBy(CLOCK);
 /** The same for what is known to the minute. */
 export const minute = momentBy(HOUR);
 
+/**
+ * Two moments as a length of time, with their day once.
+ *
+ * @param {number} from
+ * @param {number} to
+ */
+export function between(from, to) {
+  const [first, last] = [moment(from), moment(to)];
+  const day = first.slice(0, first.lastIndexOf(" ") + 1);
+  return `${first}–${last.startsWith(day) ? last.slice(day.length) : last}`;
+}
+
 /** @param {Maybe<number>} at */
 export function time(at) {
   if (at === null || at === undefined) return unknown();

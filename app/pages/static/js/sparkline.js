@@ -5,30 +5,33 @@ import { pointAt } from "./parts.js";
 
 const WIDTH = 120;
 const HEIGHT = 28;
-const MOST_BARS = 60;
+const LEAST = 1; // the width of an outage, so that it can be seen in a week
+const CAP = 2; // the height of its mark, which tells it from what is drawn in red
+
+/** @type {Record<string, number>} */
+const VERTICAL = { ArrowUp: -1, ArrowDown: 1 };
+
+/** @typedef {readonly (readonly [number, number])[]} Spans Parts of the time that a picture shows, from 0 to 1. */
 
 /**
- * Bars from zero, one for each value, or for the sum of some where there are many. `label` says in words what they
- * show. `shares`: as `bands`.
+ * Bars from zero, one for each value. `label` says in words what they show. `spans`: what is shaded.
  *
  * @param {readonly number[]} values
  * @param {string} label
- * @param {readonly number[]} [shares]
+ * @param {Spans} [spans]
  */
-export function bars(values, label, shares = []) {
-  const size = perBar(values.length);
-  values = together(values);
+export function bars(values, label, spans = []) {
   const most = Math.max(...values, 0);
   const width = WIDTH / Math.max(values.length, 1);
   return picture(label, [
-    ...bands(together(shares).map((share) => share / size)),
+    ...bands(spans),
     ...values.map((value, index) => {
       const height = most > 0 ? Math.max((HEIGHT * value) / most, value > 0 ? 1.5 : 0) : 0;
       return svg("rect", {
         class: "column",
         x: String(index * width),
         y: String(HEIGHT - height),
-        width: String(Math.max(width - 1, 0.5)),
+        width: String(Math.max(width - 1, width * 0.8)),
         height: String(height),
       });
     }),
@@ -36,36 +39,17 @@ export function bars(values, label, shares = []) {
 }
 
 /**
- * How many of so many values are one bar.
- *
- * @param {number} count
- */
-export const perBar = (count) => Math.max(1, Math.ceil(count / MOST_BARS));
-
-/**
- * The value of each bar.
- *
- * @param {readonly number[]} values
- */
-export function together(values) {
-  const size = perBar(values.length);
-  return Array.from({ length: Math.ceil(values.length / size) }, (_, index) =>
-    values.slice(index * size, (index + 1) * size).reduce((sum, value) => sum + value, 0),
-  );
-}
-
-/**
  * A line, from zero to the highest value; it is broken where a value is missing, and a value between two gaps is a
- * dot. `arm`: the number of its colour. `shares`: as `bands`.
+ * dot. Each value is in the middle of its time. `arm`: the number of its colour. `spans`: what is shaded.
  *
  * @param {readonly (number | null)[]} values
  * @param {string} label
  * @param {number} [arm]
- * @param {readonly number[]} [shares]
+ * @param {Spans} [spans]
  */
-export function line(values, label, arm = 1, shares = []) {
+export function line(values, label, arm = 1, spans = []) {
   const most = Math.max(...values.map((value) => value ?? 0), 0);
-  const step = WIDTH / Math.max(values.length - 1, 1);
+  const step = WIDTH / Math.max(values.length, 1);
   /** @param {number} value */
   const height = (value) => (most > 0 ? HEIGHT - 1 - ((HEIGHT - 2) * value) / most : HEIGHT - 1);
   let path = "";
@@ -73,38 +57,57 @@ export function line(values, label, arm = 1, shares = []) {
   let isDrawn = false;
   for (const [index, value] of values.entries()) {
     if (value !== null) {
-      const at = `${(values.length > 1 ? index * step : WIDTH / 2).toFixed(1)} ${height(value).toFixed(1)}`;
+      const at = `${((index + 0.5) * step).toFixed(1)} ${height(value).toFixed(1)}`;
       path += `${isDrawn ? "L" : "M"}${at}`;
       if (!isDrawn && (values[index + 1] ?? null) === null) dots += `M${at}h0`;
     }
     isDrawn = value !== null;
   }
   return picture(label, [
-    ...bands(shares),
+    ...bands(spans),
     svg("path", { d: path || "M0 0", class: `curve arm-stroke-${arm}` }),
     ...(dots ? [svg("path", { d: dots, class: `curve dot arm-stroke-${arm}` })] : []),
   ]);
 }
 
 /**
- * What shades points: the more, the larger the share.
+ * What shades times, with a mark on its top.
  *
- * @param {readonly number[]} shares From 0 to 1, one for each point.
+ * @param {Spans} spans
  */
-function bands(shares) {
-  const width = WIDTH / Math.max(shares.length, 1);
-  return shares.flatMap((share, index) =>
-    share > 0
-      ? svg("rect", {
-          class: "band",
-          x: String(index * width),
-          y: "0",
-          width: String(width),
-          height: String(HEIGHT),
-          "fill-opacity": String(0.15 + 0.15 * Math.min(share, 1)),
-        })
-      : [],
-  );
+function bands(spans) {
+  return spans.flatMap(([from, to]) => {
+    const width = Math.max((to - from) * WIDTH, LEAST);
+    const x = String(Math.min(from * WIDTH, WIDTH - width));
+    /** @param {number} height */
+    const part = (height) => ({ x, y: "0", width: String(width), height: String(height) });
+    return [svg("rect", { class: "band", ...part(HEIGHT) }), svg("rect", { class: "cap", ...part(CAP) })];
+  });
+}
+
+/**
+ * Makes several charts one stop of the Tab key: up and down lead from one to the next.
+ *
+ * @template {HTMLElement} Charts
+ * @param {Charts} charts
+ */
+export function oneStop(charts) {
+  charts.setAttribute("data-charts", "");
+  for (const [index, slider] of charts.querySelectorAll('[role="slider"]').entries())
+    slider.setAttribute("tabindex", index ? "-1" : "0");
+  return charts;
+}
+
+/**
+ * The chart to which a key leads from another one of its group.
+ *
+ * @param {string} key
+ * @param {SVGElement} from
+ */
+function neighbour(key, from) {
+  const step = VERTICAL[key];
+  const charts = [...(from.closest("[data-charts]")?.querySelectorAll('[role="slider"]') ?? [])];
+  return step ? /** @type {SVGElement | undefined} */ (charts[charts.indexOf(from) + step]) : undefined;
 }
 
 /**
@@ -154,8 +157,12 @@ export function withAxes(picture, times, most = null, readings = []) {
   /** @param {KeyboardEvent & {currentTarget: HTMLElement}} event */
   const press = (event) => {
     const plot = event.currentTarget;
+    const next = neighbour(event.key, slider(plot));
     const point = pointAt(event.key, pointOf(plot), readings.length);
-    if (point !== null) {
+    if (next) {
+      event.preventDefault(); // the page scrolls only if it must
+      next.focus();
+    } else if (point !== null && !(event.key in VERTICAL && plot.closest("[data-charts]"))) {
       event.preventDefault(); // the page does not scroll
       show(plot, point);
     } else if (event.key === "Escape") leave(event);

@@ -17,11 +17,13 @@ from app.activity.board import (
     MOST_RUNNING,
     RANGES,
     SERIES,
+    SETTLED_S,
     SILENT_S,
     USE_DAYS,
     Board,
     Wanted,
 )
+from app.activity.outages import MOST_SPANS
 from app.activity.report import (
     PERIOD_S,
     ActivityReport,
@@ -214,7 +216,7 @@ def test_a_longer_range_has_all_that_a_shorter_one_has_up_to_the_same_moment(
             told[router] = at
             sent.append((at, some))
     (until,) = {board.history(name, now, None)["until"] for name in RANGES}
-    assert now - 2 * PERIOD_S < until <= now - PERIOD_S
+    assert now - PERIOD_S - SETTLED_S < until <= now - SETTLED_S
     ranges = [counted(board, name, now) for name in RANGES]
     for shorter, longer in pairwise(ranges):
         assert all(shorter[part] <= longer[part] for part in shorter)
@@ -483,8 +485,11 @@ def test_the_longest_time_is_unknown_if_a_router_of_an_earlier_version_reports_t
     assert max(filter(None, series["first_token_p95_s"])) > 3.0
 
 
-def outage(at: float, has_replica: bool | None, *, requests: int = 0) -> PeriodCounts:
-    return period(at, ArmCounts("chat", "blue", requests, has_replica=has_replica))
+WHOLE, NONE = (0.0, PERIOD_S), (0.0, 0.0)
+
+
+def outage(at: float, down: tuple[float, float] | None, *, requests: int = 0) -> PeriodCounts:
+    return period(at, ArmCounts("chat", "blue", requests, down=down))
 
 
 def down(board: Board, name: str = "15m", now: float = NOW) -> list[float]:
@@ -494,46 +499,68 @@ def down(board: Board, name: str = "15m", now: float = NOW) -> list[float]:
 
 
 def test_an_outage_is_a_part_of_every_history_also_where_no_request_came() -> None:
-    board, at = Board(), NOW - NOW % 1800 - 1800
-    for number in range(30):  # five minutes
-        board.take(report((), outage(at + number * PERIOD_S, False)), NOW)
-    board.take(report((), outage(at + 300, True, requests=1)), NOW)
+    """It is told to the second, and its first and last points have their parts of it."""
+    board, at = Board(), NOW - NOW % 3600 - 3600
+    board.take(report((), outage(at, (3.0, PERIOD_S))), NOW)
+    for number in range(1, 30):
+        board.take(report((), outage(at + number * PERIOD_S, WHOLE)), NOW)
+    going_on = board.history("15m", at + 300 + SETTLED_S, None)["series"][0]
+    assert going_on["outages"] == [{"from": at + 3, "to": None}]
+    board.take(report((), outage(at + 300, (0.0, 4.0))), NOW)
+    board.take(report((), outage(at + 310, NONE, requests=1)), NOW)
     again = Board()
     again.load(board.dump(), NOW)
     for one in (board, again):
-        assert down(one, "15m", at + 900) == [PERIOD_S] * 30
-        assert down(one, "1h") == [60.0] * 5
-        assert down(one, "24h") == [300.0]
-        assert down(one, "7d") == [300.0]
+        assert down(one, "15m", at + 900) == [7.0, *[PERIOD_S] * 29, 4.0]
+        assert down(one, "1h", at + 3000) == [57.0, *[60.0] * 4, 4.0]
+        assert down(one, "24h") == down(one, "7d") == [301.0]
+        for name in ("24h", "7d"):
+            (series,) = one.history(name, NOW, None)["series"]
+            assert series["outages"] == [{"from": at + 3, "to": at + 304}]
 
 
 @given(st.permutations(["a", "b", "c"]))
-def test_of_several_routers_one_that_knows_of_a_replica_is_right(order: list[str]) -> None:
-    says: dict[str, list[bool | None]] = {"a": [False, False], "b": [False, True], "c": [None, None]}
+def test_of_several_routers_the_first_to_notice_is_right(order: list[str]) -> None:
+    """Of the beginning and of the end: the others have not heard of it yet. One that knows nothing changes nothing."""
+    says: dict[str, list[tuple[float, float] | None]] = {
+        "a": [(2.0, PERIOD_S), WHOLE, (0.0, 3.0), NONE],
+        "b": [None, (1.0, 8.0), NONE, None],
+        "c": [None, None, None, None],
+    }
     board, at = Board(), NOW - NOW % 60 - 60
     for router in order:
-        for number, has_replica in enumerate(says[router]):
-            board.take(report((), outage(at + number * PERIOD_S, has_replica, requests=1), router=router), NOW)
-    assert down(board) == down(board, "1h") == [PERIOD_S]
+        for number, part in enumerate(says[router]):
+            board.take(report((), outage(at + number * PERIOD_S, part, requests=1), router=router), NOW)
+    (series,) = board.history("15m", NOW, None)["series"]
+    assert series["outages"] == [{"from": at + 2, "to": at + 18}]
 
 
 def test_a_file_of_an_earlier_version_says_nothing_of_replicas() -> None:
     board, at = Board(), NOW - 1200
     board.take(report((), outage(at, None, requests=1)), NOW)
     state = msgspec.msgpack.decode(board.dump())
-    for points in state["series"].values():
-        for _, cells in points:
-            for *_, cell in cells:
-                del cell["down_s"]
+    del state["outages"]
     again = Board()
     again.load(msgspec.msgpack.encode(state), NOW)
     assert again.history("1h", NOW, None) == board.history("1h", NOW, None)
     assert down(again, "1h") == []
 
 
+def test_outages_are_kept_for_a_week_and_the_last_ones_of_many() -> None:
+    board, begin = Board(), NOW - NOW % PERIOD_S - 6 * 86400
+    for number in range(MOST_SPANS + 9):
+        at = begin + number * 2 * PERIOD_S
+        board.take(report((), outage(at, WHOLE)), at + PERIOD_S)
+    last = {"from": at, "to": at + PERIOD_S}
+    (series,) = board.history("7d", NOW, None)["series"]
+    assert (len(series["outages"]), series["outages"][-1]) == (MOST_SPANS, last)
+    board.take(report((), outage(begin + 86400, NONE)), NOW + 2 * 86400)
+    assert msgspec.msgpack.decode(board.dump())["outages"] == []
+
+
 def test_no_outage_of_a_deployment_is_that_of_others_beyond_the_bound() -> None:
     board = Board()
-    arms = [ArmCounts(f"e{number}", "d", has_replica=False) for number in range(MOST_ARMS + 9)]
+    arms = [ArmCounts(f"e{number}", "d", down=WHOLE) for number in range(MOST_ARMS + 9)]
     board.take(report((), period(NOW - 60, *arms)), NOW)
     others, *known = board.history("1h", NOW, None)["series"]
     assert others["endpoint"] == ""

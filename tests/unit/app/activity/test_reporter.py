@@ -11,6 +11,7 @@ import pytest
 from msgspec.json import encode as encode_json
 
 from app.activity.board import Board, Wanted
+from app.activity.outages import OutageWatch
 from app.activity.report import PERIOD_S, ActivityReport, Taken, decode
 from app.activity.reporter import ActivityReporter
 from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLog
@@ -261,7 +262,7 @@ def test_of_many_running_requests_those_that_have_run_longest_are_reported() -> 
     assert [one.id for one in log.running()] == [record.request_id for record in records[7:]]
 
 
-async def test_a_router_says_where_no_replica_runs_and_when_there_is_one_again() -> None:
+async def test_a_router_says_when_no_replica_ran_to_the_second() -> None:
     clock = Clock()
     sent: list[ActivityReport] = []
 
@@ -269,16 +270,51 @@ async def test_a_router_says_where_no_replica_runs_and_when_there_is_one_again()
         sent.append(decode(report))
         return encode_json(Taken("keeper", 0.0))
 
-    reporter = ActivityReporter(RequestLog(), deliver, dict, clock=clock, every_s=0.001)
-    blue, green = ("chat", "blue"), ("chat", "green")
-    red = ("chat", "red")  # its first replica is still to come
-    starting = {blue: True, red: False}
-    for has_replica in (starting, {blue: False, green: True}, {}, {blue: False}, {blue: True}, {blue: True}):
-        reporter.sampled({}, has_replica)
-        clock.now += PERIOD_S
-    (series,) = reporter.board.history("15m", clock.now + PERIOD_S, None)["series"]
-    assert (series["deployment"], sum(series["down_s"])) == ("blue", 2 * PERIOD_S)
+    runs: dict[tuple[str, str], bool] = {}
+    reporter = ActivityReporter(RequestLog(), deliver, dict, has_replica=lambda: runs, clock=clock, every_s=0.001)
+
+    def look(seconds: float, **known: bool) -> None:
+        runs.clear()
+        runs.update({("chat", deployment): is_up for deployment, is_up in known.items()})
+        clock.now = NOW + seconds
+        reporter.look()
+        if seconds % PERIOD_S == 0:
+            reporter.sampled({})
+
+    look(0, blue=True, red=False)  # red's first replica is still to come
+    look(4, blue=False, red=False, green=True)
+    look(10, blue=False, red=False, green=True)
+    look(20, blue=False, red=True, green=True)
+    look(27, blue=True, red=True, green=True)
+    for seconds in (30, 40, 50):
+        look(seconds, blue=True, red=True, green=False)
+    look(55)  # the control plane does not answer
+    look(60)
+    (blue, green) = reporter.board.history("15m", clock.now + PERIOD_S, None)["series"]
+    assert (blue["deployment"], blue["outages"], sum(blue["down_s"])) == (
+        "blue",
+        [{"from": NOW + 4, "to": NOW + 27}],
+        23,
+    )
+    assert green["outages"] == [{"from": NOW + 30, "to": NOW + 50}]
     async with reporter.running():
         await wait_until_async(lambda: any(report.periods for report in sent))
-    periods = [(one.at, [arm.has_replica for arm in one.arms]) for report in sent for one in report.periods]
-    assert periods == [(NOW, [False]), (NOW + 2 * PERIOD_S, [False]), (NOW + 3 * PERIOD_S, [True])]
+    periods = [
+        (one.at - NOW, [(arm.deployment, arm.down) for arm in one.arms]) for report in sent for one in report.periods
+    ]
+    assert periods == [
+        (0, [("blue", (4.0, PERIOD_S))]),
+        (10, [("blue", (0.0, PERIOD_S))]),
+        (20, [("blue", (0.0, 7.0))]),
+        (30, [("blue", (0.0, 0.0)), ("green", (0.0, PERIOD_S))]),
+        (40, [("green", (0.0, PERIOD_S))]),
+    ]
+
+
+def test_an_outage_that_ends_and_begins_again_in_a_period_is_one_part_of_it() -> None:
+    watch, blue = OutageWatch(), ("chat", "blue")
+    for seconds, runs in ((0, True), (2, False), (4, True), (6, False), (9, True)):
+        watch.note({blue: runs}, NOW + seconds)
+    assert watch.period(NOW) == {blue: (2.0, 9.0)}
+    assert watch.period(NOW + PERIOD_S) == {blue: (0.0, 0.0)}
+    assert watch.period(NOW + 2 * PERIOD_S) == {}

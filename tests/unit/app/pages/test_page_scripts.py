@@ -474,11 +474,43 @@ def test_a_name_in_a_filter_that_nothing_has_is_said() -> None:
 
 
 def test_deployments_without_a_replica_are_named_with_their_time() -> None:
-    lacks = [{"deployment": name, "seconds": seconds} for name, seconds in (("a", 20), ("b", 0), ("c", 60))]
-    assert call_all([("lackWords", (lacks, 60)), ("lackWords", (lacks,)), ("lackWords", (lacks[1:2], 60))]) == [
-        f"no replica of a (20{SPACE}s) and c ran",
-        f"no replica of a (20{SPACE}s) and c (60{SPACE}s) ran",
+    outages: dict[str, list[tuple[int, int | None]]] = {
+        "a": [(10, 30)],
+        "b": [],
+        "c": [(-5, None)],
+        "d": [(-9, 2), (55, 70)],
+        "e": [(60, 70)],
+    }
+    lacks = [
+        {"deployment": name, "outages": [{"from": since, "to": to} for since, to in spans]}
+        for name, spans in outages.items()
+    ]
+    assert call_all([("lackWords", (lacks, 0, 60)), ("lackWords", (lacks[1:2], 0, 60))]) == [
+        f"no replica of a (20{SPACE}s), c and d (7{SPACE}s) ran",
         "",
+    ]
+
+
+def test_outages_are_told_with_both_ends_and_their_length() -> None:
+    spans = [(100, 190), (86_400, 87_020), (90_000, None)]
+    lack = {"deployment": "green", "outages": [{"from": since, "to": to} for since, to in spans]}
+    day, next_day = "1 Jan 1970, 00:01\u201300:03", "2 Jan 1970, 00:00\u201300:10"
+    assert call_all([("outageWords", (lack, 90_070, named)) for named in (5, 1)]) == [
+        f"no replica of green ran {day} (90{SPACE}s), {next_day} (10{SPACE}min) and"
+        f" since 2 Jan 1970, 01:00 (70{SPACE}s so far)",
+        f"no replica of green ran 3 times, 13{SPACE}min in all, the last time"
+        f" since 2 Jan 1970, 01:00 (70{SPACE}s so far)",
+    ]
+
+
+def test_two_moments_have_their_day_once() -> None:
+    now = time.time()
+    today = time.localtime(now)
+    at = now - (today.tm_hour * 3600 + today.tm_min * 60 + today.tm_sec) + 3600
+    assert call_all([("between", (at, at + 90)), ("between", (0, 90)), ("between", (0, 86_400))]) == [
+        "01:00:00\u201301:01:30",
+        "1 Jan 1970, 00:00\u201300:01",
+        "1 Jan 1970, 00:00\u20132 Jan 1970, 00:00",
     ]
 
 

@@ -148,6 +148,18 @@ def test_an_endpoint_without_replicas_is_down(applications: dict[str, dict[str, 
     assert world(replicas=Replicas(applications, {}))["findings"][0] == {"severity": BAD, "text": text}
 
 
+def test_a_replica_whose_engine_has_died_does_not_run_whoever_says_it() -> None:
+    """The headline and the row of the deployment tell it at the same moment."""
+    replicas = Replicas({"blue": {"RUNNING": 1}, "green": {"RUNNING": 2}}, {}, ids={"blue": ["b"], "green": ["1", "2"]})
+    for dead, text in (
+        ({"b", "1"}, "blue is out of service: no replica runs (1 dead)."),
+        ({"b", "1", "2"}, "chat is down: no replica runs (3 dead)."),
+    ):
+        endpoint = world(replicas=replicas, dead=dead)
+        assert endpoint["findings"][0] == {"severity": BAD, "text": text}
+        assert [one["dead"] for one in endpoint["deployments"]] == [1, len(dead) - 1]
+
+
 def test_replicas_of_which_nothing_is_heard_are_shown_with_their_age_and_are_not_in_service() -> None:
     down = world(replicas=Replicas({"blue": {"STARTING": 1}}, {}), silent_s=12.3)
     assert [finding["text"] for finding in down["findings"]][:2] == [

@@ -216,6 +216,9 @@ async def test_a_deployment_lacks_a_replica_unless_it_is_scaled_to_zero_or_not_k
     given.now += RUNNING_EVERY_S
     await given.running.now()
     assert has_replica(given.running.known, CONFIG)["chat", "blue"] is True
+    running = given.plane.running._replace(ids={"blue": ["replica"]})
+    assert has_replica(running, CONFIG, {"other"})["chat", "blue"] is True
+    assert has_replica(running, CONFIG, {"replica"})["chat", "blue"] is False, "its engine has died"
     given.plane.failure = Unavailable("no answer")
     given.now += RUNNING_EVERY_S
     await given.running.now()

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { count, minute, moment, or, whole, withCode } from "../format.js";
 import { askForReason, cell, mark, table } from "../parts.js";
-import { bars, withAxes } from "../sparkline.js";
+import { bars, oneStop, withAxes } from "../sparkline.js";
 import { askForKey, showSecret } from "./form.js";
 
 /**
@@ -36,11 +36,16 @@ export function keyTable(document, revoked, actions) {
       keys.some((key) => key.uses === null) ? "At present the controller of experiments does not say." : "",
     ),
     keys.length || revoked.length
-      ? table(
-          "API keys",
-          ["Name", "Endpoints", "Limits", "Ends", "Last used", `Requests in ${document.days} days`, "Actions"],
-          [...keys.map((key) => row(key, document, actions)), ...revoked.map((record) => revokedRow(record, document))],
-          { class: "stacked keys" },
+      ? oneStop(
+          table(
+            "API keys",
+            ["Name", "Endpoints", "Limits", "Ends", "Last used", `Requests in ${document.days} days`, "Actions"],
+            [
+              ...keys.map((key) => row(key, document, actions)),
+              ...revoked.map((record) => revokedRow(record, document)),
+            ],
+            { class: "stacked keys" },
+          ),
         )
       : h("p", { class: "empty", key: "keys-none" }, "No keys."),
   ];

@@ -4,7 +4,7 @@ import { cell, figure, mark, notice, shareBar, staleNotice, swatch, table, term,
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
 import { history } from "../traffic/history.js";
-import { overTime, rangePicker } from "../traffic/over_time.js";
+import { lacksOf, outageWords, overTime, rangePicker } from "../traffic/over_time.js";
 
 export const title = "Traffic";
 
@@ -134,7 +134,7 @@ export async function mount(root, context) {
           figure(whole(endpoint.queued), "queued"),
         ),
       ),
-      findings(endpoint),
+      findings(endpoint, pastOutages(state.past, endpoint)),
       endpoint.experiment ? experimentOf(endpoint.experiment, state.experiments.get(endpoint.experiment)) : null,
       bars(endpoint),
       overTime(state.past, endpoint),
@@ -282,7 +282,7 @@ export async function mount(root, context) {
   draw();
   const ends = [
     poll(read),
-    poll(readPast, { every: 10_000 }),
+    poll(readPast, { every: 5_000 }),
     poll(readExperiments, { every: 5_000 }),
     poll(readAstray, { every: 10_000 }),
   ];
@@ -346,12 +346,33 @@ function experimentOf(name, summary) {
   return h("p", {}, mark(alarms ? "warn" : "info", "The experiment "), link, ` compares these deployments${alarms}.`);
 }
 
+const TOLD = 1; // outages of a deployment that the headline tells one by one
+
 /**
- * What the server found, failures first.
+ * The outages that have ended in the charts' time.
+ *
+ * @param {RequestHistory | null} history
+ * @param {Endpoint} endpoint
+ * @returns {Finding[]}
+ */
+function pastOutages(history, endpoint) {
+  return lacksOf(history, endpoint).flatMap(({ deployment, outages }) => {
+    const past = outages.filter(({ to }) => to !== null);
+    if (!past.length) return [];
+    const words = outageWords({ deployment, outages: past }, 0, TOLD);
+    return { severity: "warn", text: `${words[0].toUpperCase()}${words.slice(1)}.` };
+  });
+}
+
+/**
+ * What the server found, failures first, and then what is over.
  *
  * @param {Endpoint} endpoint
+ * @param {Finding[]} past
  */
-function findings({ findings: [first, ...others] }) {
+function findings({ findings: present }, past) {
+  const isUrgent = (/** @type {Finding} */ { severity }) => severity === "bad" || severity === "warn";
+  const [first, ...others] = [...present.filter(isUrgent), ...past, ...present.filter((one) => !isUrgent(one))];
   return [
     h("p", { class: "lead" }, mark(first.severity, unbroken(first.text))),
     others.length > 0 &&

@@ -1,11 +1,13 @@
 // What an endpoint did in the chosen time: rates, failures and times to the first token, as small charts.
 
 import { h } from "../dom.js";
-import { duration, list, moment, number, seconds, ticks, whole } from "../format.js";
+import { between, duration, list, moment, number, seconds, ticks, whole } from "../format.js";
 import { swatch } from "../parts.js";
-import { bars, line, perBar, together, withAxes } from "../sparkline.js";
+import { bars, line, oneStop, withAxes } from "../sparkline.js";
 
-/** @typedef {{deployment: string, seconds: readonly number[]}} Lack The seconds of each point without a replica. */
+/** @typedef {{deployment: string, outages: readonly Outage[]}} Lack When a deployment had no replica. */
+
+const NAMED = 5; // outages of a deployment that are told one by one, the last ones
 
 const GENERATING = new Set(["chat", "completions", "responses"]); // the tasks whose answers are made token by token
 
@@ -43,6 +45,22 @@ export function rangePicker(range, history, choose) {
 }
 
 /**
+ * The outages of an endpoint's deployments in the charts' time.
+ *
+ * @param {RequestHistory | null} history
+ * @param {Endpoint} endpoint
+ * @returns {Lack[]}
+ */
+export function lacksOf(history, { endpoint, deployments }) {
+  return deployments
+    .filter(({ role }) => role === "traffic" || role === "fallback")
+    .map(({ deployment }) => {
+      const own = history?.series.find((one) => one.endpoint === endpoint && one.deployment === deployment);
+      return { deployment, outages: own?.outages ?? [] };
+    });
+}
+
+/**
  * @param {RequestHistory | null} history
  * @param {Endpoint} endpoint
  */
@@ -71,30 +89,23 @@ export function overTime(history, endpoint) {
   /** @param {readonly number[]} values */
   const inAll = (values) => `${whole(amount(values, history))} in all`;
   /** @param {number} index */
-  const lengthOf = (index) => (at[index + 1] ?? until) - at[index];
-  const lacks = endpoint.deployments
-    .filter(({ role }) => role === "traffic" || role === "fallback")
-    .map(({ deployment }) => ({
-      deployment,
-      seconds: own.find((series) => series.deployment === deployment)?.down_s ?? at.map(() => 0),
-    }));
-  /** @param {Lack[]} of */
-  const shares = (of) =>
-    at.map((_, index) => of.reduce((all, { seconds }) => all + seconds[index], 0) / (of.length * lengthOf(index) || 1));
+  const endOf = (index) => at[index + 1] ?? until;
+  const lacks = lacksOf(history, endpoint);
+  /** @param {number} time */
+  const place = (time) => Math.min(Math.max((time - at[0]) / (history.step_s * at.length), 0), 1);
   /**
    * @param {Lack[]} of
-   * @param {number} from
-   * @param {number} [points]
+   * @returns {[number, number][]}
    */
-  const lacking = (of, from, points = 1) => {
-    const to = Math.min(from + points, at.length);
-    const words = lackWords(
-      of.map(({ deployment, seconds }) => ({ deployment, seconds: sum(seconds.slice(from, to)) })),
-      at[to - 1] + lengthOf(to - 1) - at[from],
-    );
+  const shaded = (of) => of.flatMap(({ outages }) => outages.map(({ from, to }) => [place(from), place(to ?? until)]));
+  /**
+   * @param {Lack[]} of
+   * @param {number} index
+   */
+  const lacking = (of, index) => {
+    const words = lackWords(of, at[index], endOf(index));
     return words && `; ${words}`;
   };
-  const all = lackWords(lacks.map(({ deployment, seconds }) => ({ deployment, seconds: sum(seconds) })));
   const arms = endpoint.deployments.filter((deployment) => deployment.role === "traffic");
   const most = (/** @type {readonly number[]} */ values) => number(Math.max(...values));
   /**
@@ -119,7 +130,8 @@ export function overTime(history, endpoint) {
    */
   const points = (values, words, of = lacks) =>
     values.map(
-      (value, index) => `${moment(at[index])}: ${value === null ? "no value" : words(value)}${lacking(of, index)}`,
+      (value, index) =>
+        `${between(at[index], endOf(index))}: ${value === null ? "no value" : words(value)}${lacking(of, index)}`,
     );
   /**
    * @param {string} name
@@ -130,20 +142,17 @@ export function overTime(history, endpoint) {
   const counted = (name, what, values, more = "") =>
     chart(
       name,
-      bars(values, `${what} since ${since}: ${whole(sum(values))}`, shares(lacks)),
-      highestBar(values),
+      bars(values, `${what} since ${since}: ${whole(sum(values))}`, shaded(lacks)),
+      whole(Math.max(...values)),
       `${whole(sum(values))} in all${more}`,
-      together(values).map((value, index) => {
-        const size = perBar(at.length);
-        return `${moment(at[index * size])}: ${whole(value)}${lacking(lacks, index * size, size)}`;
-      }),
+      points(values, whole),
     );
-  return h(
+  const charts = h(
     "div",
-    { class: "over-time", key: "over-time" },
+    { class: "over-time", key: "over-time", role: "group", "aria-label": `Charts of ${endpoint.endpoint}` },
     chart(
       "Requests per second",
-      line(rates, `Requests per second since ${since}, at most ${most(rates)}`, 1, shares(lacks)),
+      line(rates, `Requests per second since ${since}, at most ${most(rates)}`, 1, shaded(lacks)),
       most(rates),
       inAll(rates),
       points(rates, (rate) => `${number(rate)}/s`),
@@ -154,7 +163,7 @@ export function overTime(history, endpoint) {
     sum(tokens) || endpoint.tasks.some((task) => GENERATING.has(task))
       ? chart(
           "Tokens per second",
-          line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`, 1, shares(lacks)),
+          line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`, 1, shaded(lacks)),
           most(tokens),
           inAll(tokens),
           points(tokens, (rate) => `${number(rate)} tokens/s`),
@@ -170,28 +179,64 @@ export function overTime(history, endpoint) {
       const lack = lacks.filter((one) => one.deployment === deployment);
       return chart(
         [swatch(colour), `First token p95, ${deployment}`],
-        line(values, label, colour ?? 1, shares(lack)),
+        line(values, label, colour ?? 1, shaded(lack)),
         longest,
         null,
         points(values, (value) => seconds(value), lack),
       );
     }),
-    all &&
-      h("p", { class: "hint small shaded", key: "shaded" }, h("span", { "aria-hidden": "true" }), `Shaded: ${all}.`),
+    lacks
+      .filter(({ outages }) => outages.length)
+      .map((lack) =>
+        h(
+          "p",
+          { class: "hint small shaded", key: `shaded ${lack.deployment}` },
+          h("span", { "aria-hidden": "true" }),
+          `Shaded: ${outageWords(lack, until, NAMED)}.`,
+        ),
+      ),
   );
+  return oneStop(charts);
+}
+
+/** @param {number} total Seconds. */
+const length = (total) => (total < 600 ? `${Math.round(total)}\u00a0s` : duration(total));
+
+/**
+ * When a deployment had no replica: the last outages, and how many there were.
+ *
+ * @param {Lack} lack
+ * @param {number} until The end of one that goes on, as far as it is known.
+ * @param {number} named How many are told one by one.
+ */
+export function outageWords({ deployment, outages }, until, named) {
+  const all = outages.reduce((sum, { from, to }) => sum + (to ?? until) - from, 0);
+  const often = outages.length > named ? `${outages.length} times, ${length(all)} in all, the last time ` : "";
+  const last = outages
+    .slice(-named)
+    .map(({ from, to }) =>
+      to === null
+        ? `since ${moment(from)} (${length(until - from)} so far)`
+        : `${between(from, to)} (${length(to - from)})`,
+    );
+  return `no replica of ${deployment} ran ${often}${list(last)}`;
 }
 
 /**
- * Where no replica ran, in words; "" if replicas of all ran. `length`: the seconds that are looked at, of which a
- * deployment that had no replica in all of them has no own ones.
+ * Where no replica ran in a point of a chart, in words; "" if replicas of all ran. A deployment that had no replica in
+ * all of its time has no seconds.
  *
- * @param {readonly {deployment: string, seconds: number}[]} lacks
- * @param {number} [length]
+ * @param {readonly Lack[]} lacks
+ * @param {number} begin
+ * @param {number} end
  */
-export function lackWords(lacks, length = Infinity) {
-  const names = lacks
-    .filter(({ seconds }) => seconds > 0)
-    .map(({ deployment, seconds }) => (seconds < length ? `${deployment} (${duration(seconds)})` : deployment));
+export function lackWords(lacks, begin, end) {
+  const names = lacks.flatMap(({ deployment, outages }) => {
+    const parts = outages.map(({ from, to }) => Math.max(0, Math.min(to ?? end, end) - Math.max(from, begin)));
+    const seconds = parts.reduce((sum, part) => sum + part, 0);
+    if (seconds === 0) return [];
+    return seconds < end - begin ? `${deployment} (${length(seconds)})` : deployment;
+  });
   return names.length ? `no replica of ${list(names)} ran` : "";
 }
 
@@ -204,6 +249,3 @@ export function lackWords(lacks, length = Infinity) {
 export function amount(perSecond, { at, until }) {
   return Math.round(perSecond.reduce((sum, rate, index) => sum + rate * ((at[index + 1] ?? until) - at[index]), 0));
 }
-
-/** @param {readonly number[]} values */
-const highestBar = (values) => whole(Math.max(...together(values), 0));
