@@ -20,11 +20,13 @@ _OF_PLANS = ("traffic", "plan")
 
 def of_plans(known: Sequence[JournalEntry], new: Sequence[JournalEntry], now: float) -> list[AuditRecord]:
     """Records of the `new` entries about plans, which come after those that are `known`. Plans that a caller has made
-    are in the audit log already, and an endpoint's first plan replaces none. `now`: Unix seconds."""
+    are in the audit log already, but for those that were there before the controller began: an endpoint's first plan
+    is deployed, and replaces none. `now`: Unix seconds."""
     last, records = plans_by_endpoint(known), []
     for entry in new:
         plan = msgspec.convert(entry.detail, PlanEntry)
-        if (before := last.get(plan.endpoint)) is None or (action := _action(before, plan)) is None:
+        before = last.get(plan.endpoint)
+        if (action := _action(before, plan) if before is not None else DEPLOY) is None:
             continue
         experiment = (plan.by or "").removeprefix(_EXPERIMENT) if action == MOVE else ""
         records.append(
@@ -35,7 +37,7 @@ def of_plans(known: Sequence[JournalEntry], new: Sequence[JournalEntry], now: fl
                 experiment=experiment,
                 caller=plan.by or "",
                 reason=plan.reason,
-                before=_shown(before),
+                before=_shown(before) if before is not None else None,
                 after=_shown(plan),
             )
         )

@@ -256,8 +256,9 @@ def test_the_command_prints_who_did_what(audited: Audited, capsys: pytest.Captur
     wait_until(lambda: len(audited.records()) == 2, audited.records)
     options = ["--url", audited.ramped.url, "--key", audited.keys["boss"]]
     assert main(["audit", *options]) == 0
-    _, refused, changed, deployed = capsys.readouterr().out.splitlines()
-    assert deployed.split()[3:5] == ["deploy", "accepted"]
+    _, refused, changed, *deployed = capsys.readouterr().out.splitlines()
+    assert {tuple(line.split()[3:5]) for line in deployed} == {("deploy", "accepted")}
+    assert any(line.split()[-1] == "chat" for line in deployed), "the plan with which the controller began"
     assert refused.split()[3:] == ["decide", "forbidden", "ann", "127.0.0.1", "first"]
     assert changed.split()[3:7] == ["put_traffic", "accepted", "boss", "127.0.0.1"]
     assert changed.endswith("chat blue=99 green=1 → blue=90 green=10: more for green")

@@ -647,11 +647,13 @@ def with_chat(config: Config, **fields: Any) -> Config:
 
 
 def test_a_deployed_file_is_in_the_audit_log_with_its_traffic_and_the_names_of_its_other_settings(desk: Desk) -> None:
-    assert audited(desk) == [], "the first file replaces nothing"
+    (first,) = audited(desk)
+    assert (first["action"], first["endpoint"], first["caller"], first["before"]) == ("deploy", "chat", "", None)
+    assert (first["after"]["weights"], first["at"]) == ({"blue": 50, "green": 50}, desk.clock.now)
     desk.clock.now += 1
     desk.config = with_chat(desk.config, traffic={"blue": 90, "green": 10}, max_body_bytes=2000)
     desk.controller.configure(desk.config)
-    settings, traffic = sorted(audited(desk), key=lambda record: record["endpoint"])
+    settings, traffic = sorted(audited(desk)[1:], key=lambda record: record["endpoint"])
     assert (settings["action"], settings["after"]) == ("deploy", {"changed": ["endpoints.chat.max_body_bytes"]})
     assert (traffic["action"], traffic["endpoint"], traffic["caller"], traffic["outcome"]) == (
         "deploy",
@@ -664,7 +666,21 @@ def test_a_deployed_file_is_in_the_audit_log_with_its_traffic_and_the_names_of_i
         {"blue": 90, "green": 10},
     ]
     desk.start()
-    assert len(audited(desk)) == 2, "a start changes nothing"
+    assert len(audited(desk)) == 3, "a start changes nothing"
+
+
+def test_a_plan_that_was_there_before_the_controller_has_its_author(desk: Desk) -> None:
+    desk.clock.now += 1
+    plan = PlanSettings(generation=3, by="boss", reason="it is quiet", since=desk.clock.now - 900)
+    endpoints = {"other": desk.config.endpoints["chat"].model_copy(update={"plan": plan})}
+    desk.controller.configure(desk.config.model_copy(update={"endpoints": {**desk.config.endpoints, **endpoints}}))
+    (first,) = [record for record in audited(desk) if record["endpoint"] == "other"]
+    assert (first["action"], first["caller"], first["reason"], first["before"]) == (
+        "deploy",
+        "boss",
+        "it is quiet",
+        None,
+    )
 
 
 def test_the_traffic_that_an_experiment_moves_is_in_the_audit_log_and_a_callers_is_there_once(desk: Desk) -> None:
@@ -674,14 +690,15 @@ def test_the_traffic_that_an_experiment_moves_is_in_the_audit_log_and_a_callers_
         desk.controller.configure(
             with_chat(desk.config, traffic={"blue": 100 - generation, "green": generation}, plan=plan)
         )
-    (moved,) = audited(desk)  # the router has recorded the call of the other
+    _, moved = audited(desk)  # the router has recorded the call of the other
     assert (moved["action"], moved["experiment"], moved["endpoint"]) == ("move_traffic", "trial", "chat")
     assert (moved["reason"], moved["after"]["weights"]) == ("it is quiet", {"blue": 98, "green": 2})
 
 
 def test_a_change_waits_for_a_directory_that_fails(desk: Desk) -> None:
+    shutil.rmtree(desk.directory / "ledger" / "audit")
     (desk.directory / "ledger" / "audit").write_text("no directory")
     desk.controller.configure(with_chat(desk.config, traffic={"blue": 90, "green": 10}))
     (desk.directory / "ledger" / "audit").unlink()
     desk.pass_time(1)
-    assert [record["action"] for record in audited(desk)] == ["deploy"]
+    assert [record["before"] is None for record in audited(desk)] == [True, False]
