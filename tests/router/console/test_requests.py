@@ -131,6 +131,23 @@ async def test_an_unknown_id_is_answered_at_once_and_looked_for_again(open_page:
     await expect(page.get_by_role("alert")).to_have_count(0)
 
 
+async def test_an_address_names_a_request_and_one_that_is_not_known_any_more_is_said(
+    open_page: OpenPage, rig: Rig
+) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 404"]
+    assert await asyncio.to_thread(send, rig, headers={"x-request-id": "a/b"}) == 200
+    await page.goto("/ui#/requests/a%2Fb")
+    await expect(page.get_by_role("article", name="Timeline of a/b")).to_be_visible()
+    await page.goto("/ui#/requests/gone")
+    await expect(page.get_by_role("alert")).to_contain_text("Nothing is recorded of a request with the id 'gone'")
+    await expect(page.get_by_text(re.compile(r"ended before [\d:]+ may not be known any more"))).to_be_visible()
+    await expect(page.get_by_label("Request id")).to_have_value("gone")
+    for address in ("traffic/chat", "requests/a/b"):
+        await page.goto(f"/ui#/{address}")
+        await expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
+
+
 async def test_a_request_that_is_opened_while_the_server_is_away_comes_once_it_answers(
     open_page: OpenPage, rig: Rig
 ) -> None:

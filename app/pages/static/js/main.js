@@ -7,6 +7,7 @@ import { closeDialogs } from "./parts.js";
 import { askForKey, exchange, isKeyRequired, returned, waysToSignIn } from "./sign_in.js";
 
 const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "audit", "glossary"]);
+const NAMED = new Set(["experiments", "requests"]); // whose addresses may go on with a name
 const main = find(document, "#main");
 const announcements = find(document, "#announcements");
 const button = find(document, "#sign-in");
@@ -136,7 +137,7 @@ function route(hash) {
   }
   const parameters = Object.fromEntries(new URLSearchParams(query));
   if (page === "") return { module: "traffic", page: "traffic", names: [], parameters };
-  if (!PAGES.has(page)) return null;
+  if (!PAGES.has(page) || names.length > Number(NAMED.has(page))) return null;
   return { module: page === "experiments" && names.length ? "experiment" : page, page, names, parameters };
 }
 

@@ -51,7 +51,7 @@ export async function mount(root, context) {
     class: "mono",
     autocomplete: "off",
     spellcheck: "false",
-    value: parameters.id ?? "",
+    value: parameters.id ?? context.names[0] ?? "",
     placeholder: "chatcmpl-… or the header x-request-id",
   });
   const content = h("div", {});
@@ -477,7 +477,7 @@ function one(root, id, context) {
       ...texts.values(),
       ...exposures.map((exposure) => recorded(exposure, id, me, requests.length > 0, context)),
     ];
-    found.replaceChildren(...(cards.length ? cards : missing(problem, left)));
+    found.replaceChildren(...(cards.length ? cards : missing(problem, left, listed.since)));
     if (left > 0) return;
     if (cards.length) announce(cards.length === 1 ? "The request is shown" : `${cards.length} parts are shown`);
     if (cards.length && problem !== null) found.append(notRecorded(problem));
@@ -503,15 +503,20 @@ function one(root, id, context) {
  *
  * @param {ApiError | null} problem
  * @param {number} left How often it is looked for again.
+ * @param {number | null} since Since when all requests are known.
  */
-function missing(problem, left) {
+function missing(problem, left, since) {
   const why =
     problem?.status === 404
       ? "A request appears within seconds of its arrival, and what is recorded of it after its end."
       : null;
+  const older =
+    since === null
+      ? "No request is known since the routers started."
+      : `One that ended before ${moment(since)} may not be known any more.`;
   return [
     h("p", { class: "problem", role: "alert" }, withCode(problem?.message ?? "This request is not known")),
-    h("p", { class: "hint" }, why, left > 0 ? " This page looks again for some seconds." : null),
+    h("p", { class: "hint" }, why, ` ${older}`, left > 0 ? " This page looks again for some seconds." : null),
   ];
 }
 
