@@ -178,6 +178,11 @@ class RunningReplicas:
             yield
 
     @property
+    def age_s(self) -> float | None:
+        """Seconds since the control plane's last answer; None without any."""
+        return self._clock() - self._answered_at if self.last is not None else None
+
+    @property
     def silent_s(self) -> float | None:
         """Seconds since the control plane's last answer, infinite without any; None if it answers, or there is none."""
         if self._control is None or self.known is not None:

@@ -272,6 +272,7 @@ interface Endpoint extends Outcomes {
 interface Overview {
   at: number;
   routers: number | null;
+  replicas_age_s: number | null;
   window_s: number;
   why_not: string | null;
   has_controller: boolean;
@@ -436,6 +437,7 @@ interface RequestHistory {
 interface LoadedReplica {
   id: string;
   state: string;
+  is_silent: boolean;
   node: string | null;
   accelerator: string | null;
   started_at: number | null;

@@ -264,7 +264,7 @@ class Router:
             CallersApi(services, use=self.state.requests.caller_use),
             KeysApi(services),
             ActivityApi(services, own=self._activity.board),
-            ModelsApi(services, fleet=known),
+            ModelsApi(services, fleet=known, dead=self.state.fuse.dead),
         )
         self._metrics = MetricsApi(
             services,

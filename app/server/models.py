@@ -8,7 +8,7 @@ cannot be one are shown.
 import asyncio
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,10 +54,12 @@ _ADDRESS = re.compile(r"://|[@?]")
 
 
 class ModelsApi(RoutedApi):
-    """The route. `fleet`: None where this router is alone."""
+    """The route. `fleet`: None where this router is alone. `dead`: which engines have died lately."""
 
-    def __init__(self, services: Services, *, fleet: KnownFleet | None) -> None:
-        self._services, self._fleet = services, fleet
+    def __init__(
+        self, services: Services, *, fleet: KnownFleet | None, dead: Callable[[], Collection[str]] = frozenset
+    ) -> None:
+        self._services, self._fleet, self._dead = services, fleet, dead
         self._api = Api("switchyard", services, openai_words)
         self._entries = [ApiRoute("GET", "/api/models", "list_loaded_models", self._models)]
 
@@ -75,6 +77,8 @@ class ModelsApi(RoutedApi):
                 why_not = f"{error.message}."
         cards = await self._cards(self._fleet, fleet, seen) if self._fleet is not None and fleet is not None else {}
         starts = await ask_in_time(services.controller, "GET", "/activity/starts")
+        dead = self._dead()
+        cards = {replica: card for replica, card in cards.items() if replica not in dead}
         document = models_document(seen, fleet, cards, starts)
         content = {"at": time.time(), "why_not": why_not or None, **document}
         return Reply(dump(content), headers={"cache-control": "no-store"})
@@ -217,7 +221,7 @@ def _sums(replicas: Sequence[Replica], cards: Mapping[str, EngineCard], *, is_kn
     said = [cards[replica.id] for replica in replicas if replica.id in cards]
     queries, hits = _sum(card.prefix_queries for card in said), _sum(card.prefix_hits for card in said)
     return {
-        "running_replicas": sum(replica.state == RUNNING for replica in replicas) if is_known else None,
+        "running_replicas": sum(_runs(replica, cards) for replica in replicas) if is_known else None,
         "running": _sum(card.running for card in said),
         "waiting": _sum(card.waiting for card in said),
         "kv_cache_use": max((card.kv_cache_use for card in said if card.kv_cache_use is not None), default=None),
@@ -225,6 +229,11 @@ def _sums(replicas: Sequence[Replica], cards: Mapping[str, EngineCard], *, is_kn
         "prefix_hits": hits,
         "prefix_hit_rate": _rate(hits, queries),
     }
+
+
+def _runs(replica: Replica, cards: Mapping[str, EngineCard]) -> bool:
+    """Whether its engine answers, too: the control plane may not have noticed yet that it has died."""
+    return replica.state == RUNNING and replica.id in cards
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
@@ -260,6 +269,7 @@ def _replica(replica: Replica, card: EngineCard | None) -> dict[str, Any]:
     return {
         "id": replica.id,
         "state": replica.state,
+        "is_silent": replica.state == RUNNING and card is None,
         "node": replica.node or None,
         "accelerator": replica.accelerator,
         "started_at": replica.started_at,

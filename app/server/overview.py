@@ -129,6 +129,7 @@ class OverviewApi(RoutedApi):
         return {
             "at": time.time(),
             "window_s": round(window.seconds, 1),
+            "replicas_age_s": round(age, 1) if (age := self._running.age_s) is not None else None,
             "routers": sum(replicas.routers.values()) if replicas is not None else None,
             "is_manager": is_manager,
             "why_not": self._why_not(is_manager or bool(operated)),

@@ -121,7 +121,17 @@ def test_an_engine_that_does_not_answer_hides_no_other(loaded: Loaded) -> None:
     del loaded.fleet.cards["a1x7k2"]
     first, second = loaded.get().json()["applications"][0]["replicas"]
     assert (first["running"], second["running"], second["state"]) == (12, None, "RUNNING")
+    assert (first["is_silent"], second["is_silent"]) == (False, True)
     assert loaded.get().json()["applications"][0]["running"] == 12
+    assert loaded.get().json()["applications"][0]["running_replicas"] == 1
+
+
+def test_an_engine_that_a_request_has_lost_does_not_run_as_on_the_page_traffic(loaded: Loaded) -> None:
+    """Before it is asked, and before Serve has noticed it."""
+    loaded.router.state.fuse.died("qwen3-8b", "a0x7k2", b"", had_tokens=True)
+    application = loaded.get().json()["applications"][0]
+    assert (application["running_replicas"], application["running"]) == (1, 13)
+    assert [one["is_silent"] for one in application["replicas"]] == [True, False]
 
 
 def test_without_a_control_plane_the_answer_says_so(loaded: Loaded, servers: ServerPool) -> None:

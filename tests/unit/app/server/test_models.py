@@ -66,7 +66,8 @@ def test_every_sum_is_one_of_the_replicas_that_are_listed(found: list[tuple[str,
     cards = {f"r{number}": said for number, (_, said) in enumerate(found) if said is not None}
     for application in applications(fleet, cards).values():
         listed = application["replicas"]
-        assert application["running_replicas"] == len(listed)
+        assert application["running_replicas"] == sum(not one["is_silent"] for one in listed)
+        assert [one["is_silent"] for one in listed] == [one["id"] not in cards for one in listed]
         for name in ("running", "waiting", "prefix_queries", "prefix_hits"):
             known = [one[name] for one in listed if one[name] is not None]
             assert application[name] == (sum(known) if known else None)
@@ -91,7 +92,7 @@ def test_what_is_unknown_is_null_and_never_nought() -> None:
     none = applications(Fleet())["blue-app"]
     assert (none["running_replicas"], none["running"], none["replicas"]) == (0, None, [])
     silent = applications(Fleet([Replica("r", "blue-app", "")]))["blue-app"]["replicas"][0]
-    assert {value for name, value in silent.items() if name not in ("id", "state")} == {None}
+    assert {value for name, value in silent.items() if name not in ("id", "state", "is_silent")} == {None}
 
 
 def test_a_start_takes_from_the_process_to_the_engine_and_is_unknown_where_clocks_disagree() -> None:

@@ -74,8 +74,7 @@ export async function mount(root, { api, poll }) {
 /** @param {LoadedApplication} loaded */
 function application(loaded) {
   const { application: name, deployments, endpoints, replicas, engines } = loaded;
-  const silent = replicas.filter((replica) => isSilent(replica, engines)).length;
-  const answering = loaded.running_replicas === null ? null : loaded.running_replicas - silent;
+  const silent = replicas.filter((replica) => replica.is_silent).length;
   return h(
     "section",
     { class: "loaded", key: name, "aria-labelledby": `application/${name}` },
@@ -93,7 +92,7 @@ function application(loaded) {
       h(
         "div",
         { class: "figures" },
-        figure(whole(answering), answering === 1 ? "replica runs" : "replicas run"),
+        figure(whole(loaded.running_replicas), loaded.running_replicas === 1 ? "replica runs" : "replicas run"),
         silent > 0 && figure(whole(silent), silent === 1 ? "does not answer" : "do not answer"),
         figure(whole(loaded.running), loaded.running === 1 ? "sequence runs" : "sequences run"),
         figure(whole(loaded.waiting), loaded.waiting === 1 ? "waits" : "wait"),
@@ -148,15 +147,6 @@ function starts({ starts: found }) {
 }
 
 /**
- * Whether an engine says nothing, though Serve calls its replica running: it may have died a moment ago.
- *
- * @param {LoadedReplica} replica
- * @param {LoadedEngine[]} engines
- */
-const isSilent = ({ id, state }, engines) =>
-  state === "RUNNING" && !engines.some(({ replicas }) => replicas.includes(id));
-
-/**
  * @param {LoadedReplica} replica
  * @param {LoadedEngine[]} engines
  */
@@ -170,7 +160,7 @@ function row(replica, engines) {
     cell("", h("span", { class: "mono" }, id), { header: true }),
     cell(
       "State",
-      isSilent(replica, engines)
+      replica.is_silent // it may have died a moment ago
         ? [mark("bad", "does not answer"), h("div", { class: "hint small" }, `${words}, says Ray Serve`)]
         : mark(MARKS[state] ?? "warn", words),
     ),
