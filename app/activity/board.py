@@ -13,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from app.activity.outages import Outages, Span, seconds_in
+from app.activity.outages import Outages, Span, overlap_s
 from app.activity.report import (
     PERIOD_S,
     ActivityReport,
@@ -454,7 +454,7 @@ class Board:
         count = round(length / step)
         first = math.ceil(until / step) * step - length
         times = [first + step * index for index in range(count)]
-        ends = [*times[1:], until]
+        points = list(zip(times, [*times[1:], until], strict=True))
         cells: dict[Arm, list[Cell | None]] = {}
         for at, arms in self._points(step, length, until):
             index = int((at - first) // step)
@@ -475,12 +475,9 @@ class Board:
                 {
                     "endpoint": arm[0],
                     "deployment": arm[1],
-                    **self._series_of(line, [end - at for at, end in zip(times, ends, strict=True)]),
-                    "down_s": [seconds_in(outages, at, end) for at, end in zip(times, ends, strict=True)],
-                    "outages": [{"from": since, "to": to if to < until else None} for since, to in outages],
+                    **self._series_of(line, points, self._outages.within(arm, first, until)),
                 }
                 for arm, line in sorted(cells.items())
-                for outages in [self._outages.within(arm, first, until)]
             ],
         }
 
@@ -494,10 +491,13 @@ class Board:
             yield from ((at, cells) for at, cells in self._series[size].items() if begin <= at < end)
             begin = end
 
-    def _series_of(self, line: Sequence[Cell | None], lengths: Sequence[float]) -> dict[str, Any]:
-        """The values of each point, which is as long as `lengths` says."""
+    def _series_of(
+        self, line: Sequence[Cell | None], points: Sequence[Span], outages: Sequence[Span]
+    ) -> dict[str, Any]:
+        """The values of each point, and the outages, of which one until the end of the last point goes on."""
         rates = [cell if cell is not None else Cell() for cell in line]
-        timed = list(zip(rates, lengths, strict=True))
+        timed = [(cell, end - at) for cell, (at, end) in zip(rates, points, strict=True)]
+        until = points[-1][1]
         return {
             "requests_per_s": [round(cell.requests / seconds, 6) for cell, seconds in timed],
             "errors": [cell.errors for cell in rates],
@@ -507,6 +507,8 @@ class Board:
             "output_tokens_per_s": [round(cell.output_tokens / seconds, 6) for cell, seconds in timed],
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
+            "down_s": [overlap_s(outages, at, end) for at, end in points],
+            "outages": [{"from": since, "to": to if to < until else None} for since, to in outages],
         }
 
     def _quantile(self, cell: Cell, share: float) -> float | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from app.activity.report import PERIOD_S
 from app.telemetry.periods import Arm
@@ -95,8 +95,8 @@ class Outages:
             self._spans[arm] = list(_joined(sorted([*spans, *self._spans.get(arm, ())])))
 
 
-def seconds_in(spans: list[Span], begin: float, end: float) -> float:
-    """How much of this time they are."""
+def overlap_s(spans: Sequence[Span], begin: float, end: float) -> float:
+    """How many seconds of this time they are."""
     return round(sum(max(0.0, min(to, end) - max(since, begin)) for since, to in spans), 3)
 
 

@@ -213,6 +213,7 @@ async def test_a_manager_creates_changes_and_revokes_a_key(
         await expect(used).to_have_text(re.compile(r"^\d\d:\d\d$"))  # the server knows it to the minute
         await expect(row).to_contain_text("by boss")
         await expect(row.get_by_role("slider")).to_have_attribute("aria-label", re.compile("last 14 days: (0, ){13}1"))
+        await expect(page.locator("[role=slider][tabindex='0']")).to_have_count(1)  # all keys' charts are one stop
         assert await page.get_by_role("main").locator("img").count() == 0
         assert await overflow(page) == 0
         assert await accessibility_problems(page) == []
