@@ -229,7 +229,9 @@ async def test_an_endpoint_without_a_replica_is_down(managed: Managed, open_page
     lead = chat(page).locator(".lead .mark-bad")
     await expect(lead).to_have_text("✕chat is down: no replica runs (1 starting).")
     await expect(chat(page).locator(".findings")).to_have_text("…No request has ended in the last minute.")
-    await expect(page.get_by_text(re.compile(r"Ray Serve listed the replicas (now|\d+\u00a0s ago);"))).to_be_visible()
+    await expect(
+        page.get_by_text(re.compile(r"Ray Serve listed the replicas (just now|\d+\u00a0s ago);"))
+    ).to_be_visible()
     # Without any request, the charts have the outage soon.
     shaded = chat(page).locator(".shaded")
     await expect(shaded).to_have_text(

@@ -290,11 +290,13 @@ export async function mount(root, context) {
 }
 
 /** @param {Overview} overview */
-function scope({ routers, window_s: window, replicas_age_s: age }) {
+function scope({ routers, window_s: window, replicas_age_s: age, endpoints }) {
   const who = routers === null || routers === 1 ? "this router" : `one of ${routers} routers`;
   const since = window < 5 ? "since it started" : `in the last ${duration(window)}`;
-  const when = typeof age !== "number" ? "" : age < 1 ? "now" : `${duration(age)} ago`; // an older router does not say
-  const listed = when && ` Ray Serve listed the replicas ${when}; a dead idle engine it notices in about 20\u00a0s.`;
+  const hasReplicas = endpoints.some(({ deployments }) => deployments.some(({ replicas }) => replicas !== null));
+  // An older router does not say it.
+  const when = typeof age !== "number" || !hasReplicas ? "" : age < 1 ? "just now" : `${duration(age)} ago`;
+  const listed = when && ` Ray Serve listed the replicas ${when}; it notices a dead idle engine after about 20\u00a0s.`;
   return `Counted by ${who} ${since}. Percentiles of more than 500 streams are approximate.${listed}`;
 }
 
