@@ -698,6 +698,7 @@ def test_the_traffic_that_an_experiment_moves_is_in_the_audit_log_and_a_callers_
 def test_a_change_waits_for_a_directory_that_fails(desk: Desk) -> None:
     shutil.rmtree(desk.directory / "ledger" / "audit")
     (desk.directory / "ledger" / "audit").write_text("no directory")
+    desk.clock.now += 1
     desk.controller.configure(with_chat(desk.config, traffic={"blue": 90, "green": 10}))
     (desk.directory / "ledger" / "audit").unlink()
     desk.pass_time(1)
