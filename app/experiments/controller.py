@@ -335,8 +335,7 @@ class Controller:
         judged = self._judges.of.get(name)
         if judged is None:
             return None
-        analysis = judged.analysis
-        return Evidence(analysis, lambda now: self._amended(analysis.report(now)))
+        return Evidence(judged.analysis, lambda now: self._amended(judged.report(now)))
 
     def acting(self, report: Report) -> AutomationStatus | None:
         """The state of acting on the experiment of a report."""
@@ -354,10 +353,12 @@ class Controller:
             last = looks_of(self.storage.entries, run, report.at)
         judged = self._judges.of[name]
         self.storage.journal(judged.new_landmarks(self.now()))
+        reported_at, latest = judged.reported
+        if reported_at != report.at:  # by an analysis that has been built again since
+            return
         compared = {comparison.key: comparison.outdated for comparison in (*report.primary, *report.secondary)}
         if (subgroups := report.subgroups) is not None:
             compared[SUBGROUPS] = subgroups.outdated
-        latest = judged.analysis.latest_looks()
         looks = {key: latest[key] for key, outdated in compared.items() if outdated or key in last}
         if (compared_at := report.sample_ratio.returns_compared_at) is not None:
             looks[RETURNS] = compared_at

@@ -122,6 +122,14 @@ class RunAnalysis:
     """Observations to be made while counting again, with their Unix times."""
     history_until: float = math.inf
     """Of the records from before the run, only those from before this Unix time count."""
+    reported: tuple[float, Mapping[str, float]] = (-math.inf, {})
+    """The Unix time of the latest report, and the latest looks then: a report may be shown when there are later ones."""
+
+    def report(self, now: float) -> Report:
+        """The analysis's report at a Unix time."""
+        report = self.analysis.report(now)
+        self.reported = report.at, self.analysis.latest_looks()
+        return report
 
     def new_landmarks(self, now: float) -> list[JournalEntry]:
         """The analysis's landmarks as an entry of the journal, if they have changed."""

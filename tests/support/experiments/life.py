@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,9 +148,16 @@ class Life:
             return  # not applicable now
 
     def look(self) -> None:
-        """Reads the report, and goes on a second later."""
-        self.shown.append((self.clock.now, said(Answers(self.controller))))
-        self.clock.now += 1
+        """Reads the report, asks for more, reads it once more, and goes on a second later."""
+        at, answers = self.clock.now, Answers(self.controller)
+        self.shown.append((at, said(answers)))
+        self.clock.now += 0.3
+        self.controller.tick()
+        for question in ("planner", "history"):
+            with suppress(ClientError):
+                answers.answer("GET", f"/experiments/{NAME}/{question}", {}, b"")
+        said(answers)
+        self.clock.now = at + 1
 
 
 class Said(NamedTuple):
