@@ -123,7 +123,7 @@ class RunAnalysis:
     history_until: float = math.inf
     """Of the records from before the run, only those from before this Unix time count."""
     reported: tuple[float, Mapping[str, float]] = (-math.inf, {})
-    """The Unix time of the latest report, and the latest looks then: a report may be shown when there are later ones."""
+    """The Unix time of the latest report, and the latest looks then: there may be later ones when it is shown."""
 
     def report(self, now: float) -> Report:
         """The analysis's report at a Unix time."""

@@ -5,7 +5,8 @@ The journal holds the runs, their times, and the traffic, prices and timeouts in
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -28,12 +29,12 @@ from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.recordings import RecordingKeeper
 from app.experiments.runs import ExperimentRun, history_until, loads_of, looks_of, of_run, runs_of
-from app.experiments.storage import directory
-from app.experiments.storage.columns import Tables
+from app.experiments.storage import directory, segments, write_ahead
+from app.experiments.storage.columns import Exposures, Tables, from_batch, router_hash
 from app.experiments.storage.directory import exposures_of, scored
 from app.experiments.storage.keeper import FLUSH_S, LOOK_S, StorageHealth
 from app.experiments.storage.pending import Waiting, total_lost
-from app.experiments.storage.store import Missing, open_store
+from app.experiments.storage.store import Missing, local_directory, open_store
 
 REPLAYED = "replayed"
 """The kind of the entry in a replay's journal with the notes for its report, as `notes`."""
@@ -63,6 +64,8 @@ class RecordedLedger:
         self.activity = ActivityKeeper(lambda: self._store, clock)
         self.issued_keys = IssuedKeyStore(lambda: self._store, clock)
         self.recordings = RecordingKeeper(lambda: self._store)
+        local = local_directory(url, base)
+        self._waiting = write_ahead.waiting(local) if local is not None else []  # before it may be stored
         self._contents = contents = directory.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")
@@ -153,7 +156,7 @@ class RecordedLedger:
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)
-        for exposures in directory.history(self._store, run.evidence_since, tables, {}, self._gaps):
+        for exposures in self._exposures_since(run.evidence_since, tables):
             judged.count_again(exposures if self._at is None else exposures.until(self._at), tables, self.now())
         judged.catch_up(math.inf)
         judged.set_lost(self._lost())
@@ -163,6 +166,15 @@ class RecordedLedger:
         is_early = state is not None and (self._at is None or state.at <= self._at)
         judged.resume(state.state if state is not None and is_of_this_run and is_early else None, self._entries)
         return Evidence(analysis, lambda now: self._amended(analysis.report_again(now, older)))
+
+    def _exposures_since(self, since: float, tables: Tables) -> Iterator[Exposures]:
+        """As a controller that starts now reads them: last, what waits to be stored."""
+        known: dict[int, segments.Numbers] = {}
+        yield from directory.history(self._store, since, tables, known, self._gaps)
+        for batch, arrived in self._waiting:
+            with suppress(ValueError):  # the controller has refused it, too
+                yield segments.fresh(from_batch(batch, tables, arrived or batch.sent_at), known)
+            known.setdefault(router_hash(batch.router), segments.Numbers()).add(batch.number)
 
     def _amended(self, report: Report) -> Report:
         """The report with the next step and the arms' traffic, as the controller showed them."""

@@ -138,7 +138,7 @@ def find(store: FileStore, request: int) -> tuple[RowColumns, Tables] | None:
         tables = Tables()
         try:
             with store.open(segment.path(EXPOSURES)) as file:
-                parquet = pq.ParquetFile(file)
+                parquet = pq.ParquetFile(file, page_checksum_verification=True)
                 ids = parquet.read(columns=["request", "answer"])
                 hits = (ids.column("request").to_numpy() == request) | (ids.column("answer").to_numpy() == request)
                 if hits.any():
@@ -157,7 +157,7 @@ def scores(store: FileStore, rows: RowColumns) -> list[FeedbackItem]:
         tables = Tables()
         try:
             with store.open(segment.path("feedback")) as file:
-                columns = from_arrow(pq.read_table(file), FeedbackColumns, tables)
+                columns = from_arrow(pq.read_table(file, page_checksum_verification=True), FeedbackColumns, tables)
         except UNREADABLE:
             continue  # most segments have no scores
         items += columns.take(is_of(columns, rows)).items(tables)

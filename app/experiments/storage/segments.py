@@ -292,7 +292,7 @@ def delete(store: FileStore, segment: Segment) -> None:
 
 def _read(store: FileStore, segment: Segment, kind: str, columns: type[C], tables: Tables, missing: Counter[str]) -> C:
     with store.open(segment.path(kind)) as file:
-        table = pq.ParquetFile(file).read()
+        table = pq.ParquetFile(file, page_checksum_verification=True).read()
         try:
             missing.update(dict.fromkeys(lacking(table, columns), len(table)))
             return from_arrow(table, columns, tables)
@@ -327,6 +327,6 @@ def _of_batches(columns: Any, is_wanted: Callable[[int, int], bool]) -> Any:
 def _parquet(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     few = [name for name in _FEW_VALUES if name in table.column_names]
-    pq.write_table(table, sink, compression="zstd", use_dictionary=few)
+    pq.write_table(table, sink, compression="zstd", use_dictionary=few, write_page_checksum=True)
     data: bytes = sink.getvalue().to_pybytes()
     return data

@@ -18,6 +18,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -203,6 +204,15 @@ class WriteAhead:
                 extra=event("write_ahead_failed", error=why),
             )
         self._is_failing = True
+
+
+def waiting(directory: Path) -> list[Left]:
+    """The batches that wait in a ledger's directory, for a living process or the next one. Raises OSError."""
+    found: list[Left] = []
+    for path in sorted((directory / FOLDER).glob("*.batches")):
+        with suppress(FileNotFoundError):  # all of it has been stored
+            found += [left for data in frames(path.read_bytes()) if (left := decoded(data)) is not None]
+    return found
 
 
 def decoded(data: bytes) -> Left | None:

@@ -1,5 +1,6 @@
 """A controller that lives through traffic, redeploys, restarts and decisions, and what its reports said."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from app.experiments.contract.questions import ManualDecision
 from app.experiments.controller import Controller
 from app.experiments.judging import AnalysisFactory
 from app.experiments.recorded import RecordedLedger
+from app.experiments.storage.write_ahead import WriteAhead
 from app.exposures.wire import Batch, FeedbackItem, Lost, OverdueRequest, Row, encode
 from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
 from tests.support.experiments.world import DAY_S, START, World, config
@@ -84,6 +86,8 @@ class Life:
         self._behind: Batch | None = None
         """The latest batch of the router that is behind."""
         self.shown: list[tuple[float, Said]] = []
+        self.ahead: WriteAhead | None = None
+        """Gets every batch, and keeps it."""
 
     def _remember(self, world: World, before: int) -> None:
         self.clock.now = START - 3 * DAY_S
@@ -121,7 +125,10 @@ class Life:
 
     def _ingest(self, batch: Batch) -> None:
         self.clock.now += 0.1
-        self.controller.ingest(encode(replace(batch, sent_at=self.clock.now)))
+        encoded = encode(replace(batch, sent_at=self.clock.now))
+        if self.ahead is not None:
+            asyncio.run(self.ahead.add(encoded, self.clock.now))
+        self.controller.ingest(encoded)
 
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds

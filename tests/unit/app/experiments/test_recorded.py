@@ -1,6 +1,7 @@
 """A report of the past says what was shown then: it rests on ledger and journal up to that time, on nothing later."""
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from app.experiments.api import Answers
 from app.experiments.recorded import RecordedLedger
 from app.experiments.storage.gaps import EXPIRED
+from app.experiments.storage.write_ahead import FOLDER, WriteAhead
 from tests.conftest import NIGHTLY
 from tests.support.experiments.life import DECISIONS, NAME, REDEPLOYED, Life, audited, busy, declared
 from tests.support.experiments.printed import contradictions
@@ -69,6 +71,22 @@ def test_what_units_did_before_the_run_is_read_again_after_a_restart(tmp_path: P
     for file in tmp_path.rglob("journal/**/*.jsonl"):
         file.write_text(file.read_text().replace('"covariates":["history"],', ""))
     assert audited(tmp_path, at, life.clock) != shown
+
+
+def test_a_report_counts_what_waits_to_be_stored(tmp_path: Path) -> None:
+    """Each batch once, wherever it is: in the file of a living process or of one that was killed, or stored since."""
+    life = Life(tmp_path, World(slower=1.1), 2000)
+    life.ahead = WriteAhead(tmp_path / "ledger")
+    life.traffic(15, 0)
+    [file] = (tmp_path / "ledger" / FOLDER).iterdir()
+    os.link(file, file.with_name(f"killed-{file.name}"))
+    life.look()
+    [(at, shown)] = life.shown
+    again = audited(tmp_path, at, life.clock)
+    life.controller.close()
+    life.ahead.close()
+    assert [again.data[name] for name in ("units", "requests")] == [shown.data[name] for name in ("units", "requests")]
+    assert audited(tmp_path, at, life.clock) == shown
 
 
 def test_a_report_of_a_time_with_two_controllers_says_so(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from app.experiments.storage.columns import Columns, Exposures, PairColumns, Row
 from app.experiments.storage.directory import history, merge
 from app.experiments.storage.gaps import Gaps
 from app.experiments.storage.segments import Footer, Numbers, RouterRecord, Segment
-from app.experiments.storage.store import Damaged, LocalStore
+from app.experiments.storage.store import Damaged, LocalStore, Missing
 from app.exposures.wire import Lost
 from tests.support.experiments.exposures import batch, late, pair, row, start
 
@@ -147,6 +147,27 @@ def test_damage_of_any_kind_is_named_or_changes_nothing(tmp_path: Path, data: st
     rows = rows_of(tmp_path, gaps)
     assert (rows, [*gaps.damaged]) in [([1, 2, 51, 52], []), ([2, 52], [segment.path("exposures")])]
     assert gaps.damaged or not cut
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@given(data=st.data())
+def test_a_bit_that_has_changed_changes_no_value_unless_it_is_named(tmp_path: Path, data: st.DataObject) -> None:
+    shutil.rmtree(tmp_path, ignore_errors=True)
+    segment, store = written(tmp_path, 1), LocalStore(tmp_path)
+    before = segments.read(store, segment, Tables())
+    file = tmp_path / segment.path(data.draw(st.sampled_from(["exposures", "starts", "late", "pairs"])))
+    content = bytearray(file.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(content)
+    try:
+        after = segments.read(store, segment, Tables())
+    except (Missing, Damaged):
+        return
+    for one, other in zip(before.exposures, after.exposures, strict=True):
+        for name in one.names():
+            assert after.lacking != before.lacking or np.array_equal(
+                getattr(one, name), getattr(other, name), equal_nan=getattr(one, name).dtype.kind == "f"
+            ), name
 
 
 def test_a_part_that_was_deleted_alone_is_named(tmp_path: Path) -> None:
