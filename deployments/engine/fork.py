@@ -46,8 +46,12 @@ RAYLET_PID = "RAY_RAYLET_PID"
 IMPORTS = ("ray._private.node", "ray.serve._private.replica", "deployments.engine.replica")
 """What a replica's process imports, and its engine's."""
 
-WAIT_S = 40.0
-"""How long a worker waits for a template that is still importing. Ray gives up on a worker that takes 60 s."""
+REGISTER_S, REGISTER_DEFAULT_S = "RAY_worker_register_timeout_seconds", 60.0
+"""The variable with the seconds after which Ray gives up on a worker that has not called it, and their number without
+the variable."""
+
+PATIENCE = 0.7
+"""The share of them for which a worker waits for a template that is still importing."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -131,7 +135,7 @@ def _is_forked(arguments: Sequence[str]) -> bool:
     """Whether a template has started the worker."""
     try:
         with _connected(address(arguments, os.environ)) as connection:
-            if not connection.poll(WAIT_S):
+            if not connection.poll(PATIENCE * float(os.environ.get(REGISTER_S, REGISTER_DEFAULT_S))):
                 return False
             connection.recv()  # it is ready
             Start.of_this(arguments).send(connection)

@@ -43,6 +43,7 @@ DEFAULTS: Mapping[str, str] = {
     **haproxy.SETTINGS,
     **draining.SETTINGS,
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # its 5 s kill a proxy that a busy laptop is still starting
+    "RAY_worker_register_timeout_seconds": "300",  # on a busy laptop, vLLM's imports alone may take Ray's 60 s
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; with an address it would take another interface
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

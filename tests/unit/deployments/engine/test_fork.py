@@ -170,6 +170,16 @@ def test_a_worker_whose_template_cannot_import_starts_by_itself(tmp_path: Path) 
             assert json.loads(worker.communicate()[0])["parent"] == os.getpid()
 
 
+def test_a_worker_waits_for_no_template_until_ray_gives_it_up(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(REPORT)
+    arguments = [str(tmp_path / "worker.py"), f"--raylet-name={tmp_path}/raylet"]
+    environment = {**ENVIRONMENT, fork.RAYLET_PID: str(os.getpid()), fork.REGISTER_S: "1"}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(fork.address(arguments, environment)))
+        listener.listen()
+        assert run(["-m", fork.MODULE, *arguments], environment, tmp_path)["parent"] == os.getpid()
+
+
 def test_a_template_outlives_a_worker_that_does_not_wait(tmp_path: Path) -> None:
     with template(tmp_path) as (process, arguments, environment):
         for _ in range(3):
