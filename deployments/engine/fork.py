@@ -5,7 +5,7 @@ These imports take most of a replica's start: once in its own process, and once 
 (`py_executable` of its runtime environment), and this has the template fork. The copy forks once more, a *spare* that
 waits to be the replica's engine, and runs Ray's worker.
 
-- The first replica of a node starts its template, which ends with its raylet.
+- The first replica of a node starts its template, which ends with its raylet, or an hour after its last copy.
 - Libraries read variables of the environment while they are imported. So a template serves the workers whose
   environment equals its own, but for `LATER`, and only until a file of this application changes.
 - A template touches no device, and has no threads but those of libraries that survive a fork (OpenBLAS, jemalloc).
@@ -50,8 +50,15 @@ REGISTER_S, REGISTER_DEFAULT_S = "RAY_worker_register_timeout_seconds", 60.0
 """The variable with the seconds after which Ray gives up on a worker that has not called it, and their number without
 the variable."""
 
-PATIENCE = 0.7
-"""The share of them for which a worker waits for a template that is still importing."""
+PATIENCE, READY_S = 0.7, 10.0
+"""The share of them for which a worker waits for a template that is still importing, and the seconds for which it waits
+for one that has imported."""
+
+READY = ".ready"
+"""The suffix of a file beside a template's socket, which is there once it has imported."""
+
+IDLE_S = 3600.0
+"""A template without copies ends after so long: its environment may be that of no deployment any more."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -71,7 +78,7 @@ def main(arguments: Sequence[str]) -> None:
             os.execv(sys.executable, [sys.executable, *arguments])
         return
     listener = socket.socket(fileno=int(arguments[1]))
-    with _template(listener, int(os.environ[RAYLET_PID]), arguments[2:]) as connection:
+    with template(listener, int(os.environ[RAYLET_PID]), arguments[2:]) as connection:
         try:
             connection.send("ready")
             start = Start.received(connection)
@@ -134,8 +141,10 @@ class Start:
 def _is_forked(arguments: Sequence[str]) -> bool:
     """Whether a template has started the worker."""
     try:
-        with _connected(address(arguments, os.environ)) as connection:
-            if not connection.poll(PATIENCE * float(os.environ.get(REGISTER_S, REGISTER_DEFAULT_S))):
+        place = address(arguments, os.environ)
+        with _connected(place) as connection:
+            patience_s = PATIENCE * float(os.environ.get(REGISTER_S, REGISTER_DEFAULT_S))
+            if not connection.poll(READY_S if place.with_suffix(READY).exists() else patience_s):
                 return False
             connection.recv()  # it is ready
             Start.of_this(arguments).send(connection)
@@ -176,22 +185,23 @@ def _connected(place: Path) -> Connection:
 
 
 def _start_template(place: Path) -> None:
-    """Returns before it is ready: connections wait."""
-    place.unlink(missing_ok=True)
+    """Returns before it is ready: connections wait. It is no child of this process, which may become a worker."""
+    for path in (place, place.with_suffix(READY)):
+        path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place))
         place.chmod(0o600)
         listener.listen(64)
-        subprocess.Popen(
-            [sys.executable, "-m", MODULE, "--template", str(listener.fileno()), *IMPORTS],
-            pass_fds=[listener.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", MODULE, "--template", str(listener.fileno()), *IMPORTS]
+        if (pid := os.fork()) == 0:
+            subprocess.Popen(command, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
-def _template(listener: socket.socket, raylet_pid: int, imports: Sequence[str]) -> Connection:
+def template(listener: socket.socket, raylet_pid: int, imports: Sequence[str], idle_s: float = IDLE_S) -> Connection:
     """A template's life. Returns in its copies: each has the connection to what starts a worker."""
+    place = Path(listener.getsockname())
     with suppress(ProcessLookupError):
         raylet = os.pidfd_open(raylet_pid)
         for name in imports:
@@ -199,13 +209,19 @@ def _template(listener: socket.socket, raylet_pid: int, imports: Sequence[str]) 
         gc.collect()
         gc.freeze()  # collections in a copy would write to all pages, and share none
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-        while raylet not in wait([listener, raylet]):
+        place.with_suffix(READY).touch()
+        while raylet not in (ready := wait([listener, raylet], idle_s)):
+            if not ready and not Path(f"/proc/self/task/{os.getpid()}/children").read_text():
+                break
+            if not ready:
+                continue
             with Connection(listener.accept()[0].detach()) as connection, suppress(BlockingIOError, MemoryError):
                 if os.fork() == 0:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     listener.close()
                     os.close(raylet)
                     return Connection(os.dup(connection.fileno()))
+    place.unlink(missing_ok=True)
     os._exit(0)
 
 

@@ -194,6 +194,36 @@ def test_a_template_ends_with_its_raylet(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
+def test_a_template_that_hangs_holds_up_no_worker_for_long(tmp_path: Path) -> None:
+    with template(tmp_path) as (process, arguments, environment):
+        assert run(["-m", fork.MODULE, *arguments], environment, tmp_path)["parent"] == process.pid
+        process.send_signal(signal.SIGSTOP)
+        assert run(["-m", fork.MODULE, *arguments], environment, tmp_path)["parent"] == os.getpid()
+        process.send_signal(signal.SIGCONT)
+
+
+IDLE = """
+import os, socket, sys, time
+from deployments.engine import fork
+with fork.template(socket.socket(fileno=int(sys.argv[1])), os.getppid(), [], idle_s=1.0):
+    time.sleep(4.0)
+"""
+
+
+def test_a_template_ends_some_time_after_its_last_copy(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "t"))
+        listener.listen()
+        command = [sys.executable, "-c", IDLE, str(listener.fileno())]
+        process = subprocess.Popen(command, env=ENVIRONMENT, pass_fds=[listener.fileno()])
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(tmp_path / "t"))
+        began = time.monotonic()
+        assert process.wait(60) == 0
+    assert time.monotonic() - began > 4.0
+    assert not (tmp_path / "t").exists()
+
+
 SPARE = """
 import os, signal, sys, time
 from multiprocessing import Pipe
