@@ -21,6 +21,7 @@ import io
 import json
 import os
 import runpy
+import shlex
 import signal
 import socket
 import subprocess
@@ -65,7 +66,7 @@ PR_SET_PDEATHSIG = 1
 
 def py_executable() -> str:
     """Ray's `py_executable` for replicas, which bash reads on the node: Python may be elsewhere there."""
-    return f"$(command -v {sys.executable} || command -v python3) -m {MODULE}"
+    return f'"$(command -v {shlex.quote(sys.executable)} || command -v python3)" -m {MODULE}'
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -144,6 +144,20 @@ def test_names_are_as_short_as_rays_own() -> None:
     assert len(place.name) <= len("plasma_store")
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_rays_command_finds_python(tmp_path: Path, is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the node has it: a path may have spaces."""
+    own = tmp_path / "a folder" / "python"
+    own.parent.mkdir()
+    if is_there:
+        own.symlink_to(sys.executable)
+    (tmp_path / "worker.py").write_text("print('ran')")
+    monkeypatch.setattr(sys, "executable", str(own))
+    command = ["bash", "-c", f"exec {fork.py_executable()} {tmp_path / 'worker.py'}"]
+    environment = {**ENVIRONMENT, "PATH": f"{Path(sys.prefix, 'bin')}:{ENVIRONMENT['PATH']}"}
+    assert subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout == b"ran\n"
+
+
 @pytest.mark.parametrize("lacks", ["raylet's name", "raylet's pid", "directory"])
 def test_a_worker_without_a_template_starts_by_itself(tmp_path: Path, lacks: str) -> None:
     (tmp_path / "worker.py").write_text(REPORT)
