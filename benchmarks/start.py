@@ -10,6 +10,7 @@ source trees take turns, each in a fresh process, to compare a change with the t
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -118,6 +119,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", metavar="DEPLOYMENT", help="serve this one alone")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what it has started ends with it
     for _ in range(arguments.rounds):
         for tree in arguments.trees:
             document = yaml.safe_load((tree / "serve_config.yaml").read_text())
@@ -161,7 +163,7 @@ def measured(tree: Path, document: Mapping[str, Any], folder: Path) -> Start:
         while not (ready.is_set() and all(name in start.first_tokens for name in engines)):
             if process.poll() is not None or time.time() - calls > GIVE_UP_S:
                 raise SystemExit(f"{tree} did not start: {start.marks}")
-            _look(folder, start, calls)
+            _look(process.pid, folder, start, calls)
             if "an endpoint answers" not in start.marks and ready_endpoints(port):
                 start.marks["an endpoint answers"] = time.time() - calls
             time.sleep(LOOK_EVERY_S)
@@ -204,10 +206,10 @@ def _read(process: subprocess.Popen[str], start: Start, calls: float, ready: thr
             ready.set()
 
 
-def _look(folder: Path, start: Start, calls: float) -> None:
-    """Records the CPU time of the run's processes."""
+def _look(launcher: int, folder: Path, start: Start, calls: float) -> None:
+    """Records the CPU time of the launcher, and of the processes that carry its run's marker."""
     run = processes.record(folder)
-    for pid in processes.processes_of(run.run_id) if run else ():
+    for pid in [launcher, *(processes.processes_of(run.run_id) if run else ())]:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             process = psutil.Process(pid)
             seen = start.processes.setdefault(pid, Seen(process.create_time() - calls, parent=process.ppid()))

@@ -237,23 +237,23 @@ class Answers:
     def _history(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
         judged = self._judged(name)
-        comparison = _comparison(self._reading(name, judged).report, query)
+        report = self._reading(name, judged).report
+        comparison = _comparison(report, query)
         metric, treatment = comparison.metric, comparison.treatment
         points = list(judged.history(metric, treatment))
         history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
-        incomplete = self._reading(name, judged).report.incomplete
-        return _formatted(history, form, lambda: history_document(name, comparison, points), incomplete)
+        return _formatted(history, form, lambda: history_document(name, comparison, points), report.incomplete)
 
     def _planner(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
         judged = self._judged(name)
-        comparison = _comparison(self._reading(name, judged).report, query)
+        report = self._reading(name, judged).report
+        comparison = _comparison(report, query)
         effect = number(query, "effect", default=comparison.minimal_effect)
         power = number(query, "power", default=0.8, below=1.0)
         now = self._reader.now()
         planned = judged.plan_sample_size(comparison.metric, effect, power, now, comparison.treatment)
-        incomplete = self._reading(name, judged).report.incomplete
-        return _formatted(planned, form, lambda: plan_document(name, comparison, planned), incomplete)
+        return _formatted(planned, form, lambda: plan_document(name, comparison, planned), report.incomplete)
 
     def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
         judged = self._judged(name)

@@ -136,7 +136,7 @@ def _endpoint(
                 "called": arm in present.called,
                 "stopped": arm in present.stops.get(name, ()),
                 "replicas": _replicas(arm, config, present.replicas),
-                "dead": _dead(arm, config, present),
+                "dead": _dead(_app(arm, config), present),
                 "asleep": _is_asleep(arm, config, present.replicas),
                 "is_unknown": present.replicas is None
                 and present.silent_s is not None
@@ -202,9 +202,9 @@ def _replicas(name: str, config: Config, replicas: Replicas | None) -> dict[str,
     return dict(replicas.applications.get(app, {})) if replicas is not None and app is not None else None
 
 
-def _dead(name: str, config: Config, present: Present) -> int:
-    """How many of a deployment's replicas have died, though the control plane has not noticed it."""
-    app, replicas = _app(name, config), present.replicas
+def _dead(app: str | None, present: Present) -> int:
+    """How many of an application's replicas have died, though the control plane has not noticed it."""
+    replicas = present.replicas
     return replicas.running(app) - replicas.serving(app, present.dead) if replicas is not None else 0
 
 
@@ -364,7 +364,7 @@ def _states(arms: Sequence[str], config: Config, present: Present) -> str:
     for app in apps:
         if replicas is not None and app is not None:
             counts.update(replicas.applications.get(app, {}))
-            dead = replicas.running(app) - replicas.serving(app, present.dead)
+            dead = _dead(app, present)
             counts.update({RUNNING: -dead, "dead": dead})
     words = [f"{count} {state.lower().replace('_', ' ')}" for state, count in counts.items() if count]
     return f" ({', '.join(words)})" if words else ""
