@@ -208,7 +208,8 @@ class Controller:
         """Experiments that a bug keeps from being judged or acted on, each with what cannot be done, and the error."""
         self._unaudited: list[AuditRecord] = []
         """Changes that no call has made, which the audit log has not taken yet."""
-        self.storage.journal([JournalEntry(clock(), STARTED)])
+        process = {"write_ahead": write_ahead.name} if write_ahead is not None else {}
+        self.storage.journal([JournalEntry(clock(), STARTED, None, process)])
 
     def configure(self, config: Config, *, rollout_complete: bool = True, transitions: int | None = None) -> None:
         """Takes the configuration in force, and whether every router has it. The same one again changes nothing.

@@ -32,6 +32,7 @@ from app.experiments.runs import ExperimentRun, history_until, loads_of, looks_o
 from app.experiments.storage import directory, segments, write_ahead
 from app.experiments.storage.columns import Exposures, Tables, from_batch, router_hash
 from app.experiments.storage.directory import exposures_of, scored
+from app.experiments.storage.gaps import find_lost, waited_entries
 from app.experiments.storage.keeper import FLUSH_S, LOOK_S, StorageHealth
 from app.experiments.storage.pending import Waiting, total_lost
 from app.experiments.storage.store import Missing, local_directory, open_store
@@ -65,7 +66,8 @@ class RecordedLedger:
         self.issued_keys = IssuedKeyStore(lambda: self._store, clock)
         self.recordings = RecordingKeeper(lambda: self._store)
         local = local_directory(url, base)
-        self._waiting = write_ahead.waiting(local) if local is not None else []  # before it may be stored
+        waiting = write_ahead.waiting(local) if local is not None else []  # before it may be stored
+        self._waiting = [left for process in waiting for left in process.batches]
         self._contents = contents = directory.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")
@@ -83,6 +85,11 @@ class RecordedLedger:
                 traffic = {**self._settings["traffic"], **entry.detail.get("traffic", {})}
                 self._settings |= {**entry.detail, "traffic": traffic}
         self._entries, self._runs, self._gaps = entries, runs_of(entries), contents.gaps
+        present = {process.name for process in waiting} if local is not None else None
+        known = Waiting()
+        known.restore(contents.footers.values(), contents.snapshots.values())
+        waited = waited_entries(contents.entries, waiting, present, known.stored, clock())
+        find_lost(self._store, waited, self._gaps)
         self._actions = Actions(Journal(len, lambda: 0, lambda: False), has_control_plane=False)
         self._actions.restore(entries)
         if (obstacles := self._fact(OBSTACLES)) is not None:

@@ -34,6 +34,11 @@ FAILED = "directory_failed"
 """The kind of an entry that a controller writes once the directory works again: since when it had not (Unix seconds),
 and the last `error`."""
 
+WAITED = "write_ahead_read"
+"""The kind of the entry that a controller writes about each process that was killed while batches of its waited for a
+segment: the `process`, how many batches are `lost`, and `since` and `until` when they were recorded (Unix seconds).
+STARTED names the process that it began, as `write_ahead`."""
+
 READ = "journal_read"
 """The kind of the entry that a controller writes when it has read the journal: the number of the last entry of each
 writer that no such entry has named, or that was there of late."""

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from app.experiments.contract.journal import STOPPED, JournalEntry
 from app.experiments.storage import segments, write_ahead
 from app.experiments.storage.columns import NAMES, Exposures, FeedbackColumns, RowColumns, Tables, from_arrow, has_null
-from app.experiments.storage.gaps import Claim, Expired, Gaps, find_missing, find_removed, last_footer
+from app.experiments.storage.gaps import Claim, Expired, Gaps, find_lost, find_missing, find_removed, last_footer
 from app.experiments.storage.journal import (
     JOURNAL,
     SNAPSHOTS,
@@ -64,6 +64,7 @@ def contents(store: FileStore) -> Contents:
     snapshots = latest_snapshots(store)  # before what they count
     entries = read_entries(store, gaps.damaged)
     find_missing(store, entries, snapshots.values(), gaps)
+    find_lost(store, entries, gaps)
     gaps.claims += [Claim(snapshot.at, snapshot.stored) for snapshot in snapshots.values()]
     gaps.claims += [Claim(entry.at, entry.detail.get("stored", {})) for entry in entries if entry.kind == STOPPED]
     committed = segments.committed(store)

@@ -6,28 +6,27 @@ A file that is gone is noticed, since others tell what the directory held.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from app.experiments.contract.journal import READ, JournalEntry
+from app.experiments.contract.journal import READ, STARTED, STOPPED, WAITED, JournalEntry
 from app.experiments.storage import segments
 from app.experiments.storage.journal import JOURNAL, AnalysisSnapshot, append_entries, entry_of, file_name
 from app.experiments.storage.segments import EXPOSURES, Footer, Numbers, RouterRecord, Segment, date_of
 from app.experiments.storage.store import Damaged, FileStore, Missing, StoreError
-
-FLUSHED_S = 300.0
-"""The time after which a record is in a file, where the directory works."""
+from app.experiments.storage.write_ahead import FLUSHED_S, Process
+from app.experiments.storage.write_ahead import FOLDER as WRITE_AHEAD
 
 ACCEPTED = "exposures/_lost"
 """A file whose lines are `Removed.sentence` of what its owner knows to be gone: readers of Parquet skip its name."""
 
-_NOUNS = {EXPOSURES: "batches of records", JOURNAL: "entries of the journal"}
+_NOUNS = {EXPOSURES: "batches of records", JOURNAL: "entries of the journal", WRITE_AHEAD: "batches ahead of segments"}
 _ACCEPTED = re.compile(rf"(\d+) ({'|'.join(_NOUNS.values())}).*?(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)")
 _DAY = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 
@@ -100,7 +99,7 @@ class Gaps:
             removed.sentence()
             for removed in self._removed(until)
             if removed.until >= at
-            and (removed.is_accepted or (removed.until < run_began_at and removed.folder == EXPOSURES))
+            and (removed.is_accepted or (removed.until < run_began_at and removed.folder != JOURNAL))
         ]
         is_expired = date_of(at) < self.expired_before
         return [*gone, *([f"all from before {self.expired_before}, by `ledger.retention_days`"] if is_expired else [])]
@@ -229,6 +228,49 @@ def find_missing(
                 known_of = sum(parts for known_at, parts in accepted if since < known_at <= at + 1)
                 gaps.removed[JOURNAL, at] = Removed(missing, since, at, JOURNAL, known_of >= missing)
             last, since = max(last, number), since if is_named else at
+
+
+def waited_entries(
+    entries: Sequence[JournalEntry],
+    killed: Iterable[Process],
+    present: Collection[str] | None,
+    stored: Mapping[str, Numbers],
+    now: float,
+) -> list[JournalEntry]:
+    """What the journal lacks about processes that were killed while batches waited for a segment: about those that left
+    files, and those that are to have left some, but are not `present`. `stored`: batches by router."""
+    told = {entry.detail["process"] for entry in entries if entry.kind == WAITED}
+    found = [
+        JournalEntry(now, WAITED, None, _waited(process.name, process.lacks(stored), process.since, process.until))
+        for process in killed
+        if process.name not in told
+    ]
+    ended = {entry.writer for entry in entries if entry.kind == STOPPED}
+    for entry in entries:
+        process = entry.detail.get("write_ahead") if entry.kind == STARTED else None
+        if process is None or present is None or process in told or process in present or entry.writer in ended:
+            continue
+        last = max(other.at for other in entries if other.writer == entry.writer)
+        found.append(JournalEntry(now, WAITED, None, _waited(process, 1, entry.at, min(now, last + FLUSHED_S))))
+    return found
+
+
+def _waited(process: str, lost: int, since: float, until: float) -> dict[str, Any]:
+    return {"process": process, "lost": lost, "since": since, "until": until}
+
+
+def find_lost(store: FileStore, entries: Iterable[JournalEntry], gaps: Gaps) -> None:
+    """Adds to `gaps` the batches that were lost before they were in a segment, by the journal. Raises StoreError."""
+    add_lost(entries, gaps, _accepted(store, WRITE_AHEAD))
+
+
+def add_lost(entries: Iterable[JournalEntry], gaps: Gaps, accepted: Sequence[tuple[float, int]] = ()) -> None:
+    """The same for entries that are new, which nobody has accepted."""
+    for entry in entries:
+        if entry.kind == WAITED and (lost := entry.detail["lost"]):
+            since, until = entry.detail["since"], entry.detail["until"]
+            known = sum(parts for known_at, parts in accepted if since <= known_at <= until + 1)
+            gaps.removed[WRITE_AHEAD, until] = Removed(lost, since, until, WRITE_AHEAD, known >= lost)
 
 
 def _accepted(store: FileStore, folder: str) -> list[tuple[float, int]]:

@@ -5,8 +5,10 @@ resumes from it. JSON lines in small files with unique names, `journal/date=2026
 changed and never deleted.
 """
 
+import re
+import zlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,7 +21,7 @@ JOURNAL = "journal"
 
 def append_entries(store: FileStore, name: str, entries: list[JournalEntry]) -> None:
     """Writes the entries as the file `name`. Raises StoreError."""
-    lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+    lines = b"".join(_sealed(entry) + b"\n" for entry in entries)
     store.write(f"{JOURNAL}/date={date_of(entries[0].at)}/{name}.jsonl", lines)
 
 
@@ -57,8 +59,27 @@ def file_name(file: File) -> str:
 
 
 def entry_of(line: bytes) -> JournalEntry | None:
+    """The entry; None if the line is none, or another than was written."""
+    return _opened(line, JournalEntry)
+
+
+Value = TypeVar("Value")
+_SEAL = re.compile(rb'(.*),"crc32":"([0-9a-f]{8})"}', re.DOTALL)
+
+
+def _sealed(value: msgspec.Struct) -> bytes:
+    """A JSON object with the checksum of the rest as its last member."""
+    text = msgspec.json.encode(value)
+    return b'%b,"crc32":"%08x"}' % (text[:-1], zlib.crc32(text))
+
+
+def _opened(text: bytes, kind: type[Value]) -> Value | None:
+    """The value; None if the text is not what was written. Earlier versions wrote no checksum."""
+    seal = _SEAL.fullmatch(text)
+    if seal is not None and zlib.crc32(seal[1] + b"}") != int(seal[2], 16):
+        return None
     try:
-        return msgspec.json.decode(line, type=JournalEntry)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError:
         return None
 
@@ -84,7 +105,7 @@ class AnalysisSnapshot(msgspec.Struct, frozen=True):
 
 def write_snapshot(store: FileStore, writer: str, snapshot: AnalysisSnapshot) -> None:
     """Raises StoreError."""
-    store.write(f"{SNAPSHOTS}/{snapshot.experiment}/{writer}.json", msgspec.json.encode(snapshot))
+    store.write(f"{SNAPSHOTS}/{snapshot.experiment}/{writer}.json", _sealed(snapshot))
 
 
 def latest_snapshots(store: FileStore) -> dict[str, AnalysisSnapshot]:
@@ -95,8 +116,10 @@ def latest_snapshots(store: FileStore) -> dict[str, AnalysisSnapshot]:
             continue
         try:
             with store.open(file.path) as data:
-                snapshot = msgspec.json.decode(data.read(), type=AnalysisSnapshot)
-        except (Missing, msgspec.DecodeError):
+                snapshot = _opened(data.read(), AnalysisSnapshot)
+        except Missing:
+            continue
+        if snapshot is None:
             continue
         if snapshot.experiment not in snapshots or snapshots[snapshot.experiment].at < snapshot.at:
             snapshots[snapshot.experiment] = snapshot

@@ -24,7 +24,7 @@ from app.experiments.contract.journal import FAILED, READ, STOPPED, JournalEntry
 from app.experiments.storage import directory, segments
 from app.experiments.storage.columns import Exposures, FeedbackColumns, RowColumns, Tables, from_batch, router_hash
 from app.experiments.storage.directory import Outcome, Round, carry_out
-from app.experiments.storage.gaps import Expired, Gaps
+from app.experiments.storage.gaps import Expired, Gaps, add_lost, waited_entries
 from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.pending import HeldBatch, Waiting, forget
 from app.experiments.storage.segments import Footer, Numbers, Segment, date_of
@@ -196,7 +196,8 @@ class StorageManager:
             if not contents.entries and not contents.segments:
                 with suppress(StoreError):  # a directory that cannot be written yet is not held up by a note
                     Expired().write(store, self.writer, now)
-            left = self._write_ahead.left() if self._write_ahead is not None else []
+            killed = self._write_ahead.left() if self._write_ahead is not None else []
+            present = self._write_ahead.names() if self._write_ahead is not None else None
         except (StoreError, OSError) as error:
             self._attempts.failed(str(error), now)
             return False
@@ -205,16 +206,16 @@ class StorageManager:
         self.gaps = contents.gaps
         self.entries = contents.entries + self.entries
         self._known = {msgspec.json.encode(entry) for entry in contents.entries if entry.at > now - TIDY_S - 2 * LOOK_S}
-        for footer in contents.footers.values():
-            self.waiting.resume(footer)
-        for snapshot in contents.snapshots.values():  # they outlive a segment that is gone, which nobody may forget
-            self.waiting.remember(snapshot.stored, snapshot.at)
+        self.waiting.restore(contents.footers.values(), contents.snapshots.values())
         self.waiting.drop_stored()
-        for batch, arrived in left:
-            self._take_over(batch, now if arrived is None else arrived, now)
+        waited = waited_entries(contents.entries, killed, present, self.waiting.stored, now)
+        for process in killed:
+            for batch, arrived in process.batches:
+                self._take_over(batch, now if arrived is None else arrived, now)
         self._succeeded(now)
-        if read := _last_numbers(contents.entries, since=now - TIDY_S):
-            self.journal([JournalEntry(now, READ, None, read)])
+        add_lost(waited, self.gaps)
+        read = _last_numbers(contents.entries, since=now - TIDY_S)
+        self.journal([*waited, *([JournalEntry(now, READ, None, read)] if read else [])])
         return True
 
     def _take_over(self, batch: Batch, arrived: float, now: float) -> None:
@@ -237,7 +238,7 @@ class StorageManager:
         """
         known: dict[int, Numbers] = {}
         self.gaps.lacking.clear()
-        stored = {router_hash(name): router.stored for name, router in self.waiting.routers.items()}
+        stored = {router_hash(name): batches for name, batches in self.waiting.stored.items()}
         if self._store is not None:
             yield from directory.history(self._store, since, self._tables, known, self.gaps, of=stored)
         for taken in self.waiting:
@@ -298,7 +299,7 @@ class StorageManager:
             return  # routers keep batches that are not durable
         finally:
             if self._write_ahead is not None:
-                self._write_ahead.close()
+                self._write_ahead.close(all_stored=self.is_open and self.waiting.since is None and not self._queue)
 
     def _next_round(self, now: float, states: States) -> Round:
         since = self.waiting.since
@@ -341,7 +342,7 @@ class StorageManager:
         """The batches in the directory, by router id, once the segment is."""
         if segment is not None:
             return segment[2].stored()
-        return {name: router.stored.dump() for name, router in self.waiting.routers.items()}
+        return {name: batches.dump() for name, batches in self.waiting.stored.items()}
 
     def _entries(self) -> tuple[str, list[JournalEntry]] | None:
         """Entries to write. After a failure the same file again, with entries added meanwhile."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.experiments.storage.columns import Exposures
+from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.segments import Footer, Numbers, RouterRecord
 from app.exposures.wire import Acknowledgement, Batch, Lost
 
@@ -223,12 +224,20 @@ class Waiting:
         for name, state in footer.routers.items():
             self.router(name).absorb(state)
 
-    def remember(self, stored: Mapping[str, list[list[int]]], at: float) -> None:
-        """Records that batches were stored at a Unix time, by router."""
-        for name, ranges in stored.items():
-            router = self.router(name)
-            router.heard_at = max(router.heard_at, at)
-            router.stored.update(Numbers(ranges=ranges))
+    def restore(self, footers: Iterable[Footer], snapshots: Iterable[AnalysisSnapshot]) -> None:
+        """Takes what earlier controllers knew. Snapshots outlive a segment that is gone, which nobody may forget."""
+        for footer in footers:
+            self.resume(footer)
+        for snapshot in snapshots:
+            for name, ranges in snapshot.stored.items():
+                router = self.router(name)
+                router.heard_at = max(router.heard_at, snapshot.at)
+                router.stored.update(Numbers(ranges=ranges))
+
+    @property
+    def stored(self) -> dict[str, Numbers]:
+        """The stored batches, by router."""
+        return {name: router.stored for name, router in self.routers.items()}
 
     def drop_stored(self) -> None:
         """Forgets batches that another controller turned out to have stored."""

@@ -3,9 +3,10 @@
     write-ahead/<writer>-<n>.batches      encoded batches, each after its length and checksum (big-endian, 4 bytes each)
                                           and the time of its arrival (Unix seconds, 8 bytes), which the two cover, too
 
-A file is there until all of its batches are stored in segments. A process that is killed leaves its files; the next one
-takes them over. A lock tells files of a living process from those. A thread of its own writes: the event loop waits for
-it only `PATIENCE_S`, and goes on without if the disk hangs.
+A file is there until all of its batches are stored in segments, a process's last one until it ends. So a process that
+is killed leaves at least one; the next process takes them over, and notices if there are none. A lock tells files of a
+living process from those. A thread of its own writes: the event loop waits for it only `PATIENCE_S`, and goes on
+without if the disk hangs.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +37,9 @@ PATIENCE_S = 0.25
 CLOSE_S = 5.0
 """The longest wait for a disk that hangs when the process ends."""
 
+FLUSHED_S = 300.0
+"""The time after which a record is in a segment, where the directory works."""
+
 LIMIT_BYTES = 256 * 1024 * 1024
 """The most that waits here for segments; what comes then is only in memory, as in the routers' buffers."""
 
@@ -49,6 +54,37 @@ class Left(NamedTuple):
     batch: Batch
     arrived: float | None
     """Unix seconds; None if an earlier version wrote it."""
+
+
+@dataclass(slots=True)
+class Process:
+    """What the files of a process hold that is killed, or may still run."""
+
+    name: str
+    batches: list[Left] = field(default_factory=list)
+    damaged: int = 0
+    """Batches that cannot be read."""
+    until: float = 0.0
+    """When its last file was written, in Unix seconds."""
+
+    @property
+    def since(self) -> float:
+        """A Unix time before which nothing of it was lost: so long, records wait for a segment."""
+        return min([self.until - FLUSHED_S, *(left.arrived for left in self.batches if left.arrived is not None)])
+
+    def lacks(self, stored: Mapping[str, Numbers]) -> int:
+        """How many batches are lost: neither stored, by router, nor here, although their router kept them when it sent
+        the last one that is here; and at least the damaged ones."""
+        here: dict[str, list[Batch]] = {}
+        for left in self.batches:
+            here.setdefault(left.batch.router, []).append(left.batch)
+        lacking = 0
+        for router, batches in here.items():
+            numbers = {batch.number for batch in batches}
+            kept = Numbers(ranges=[[max(batch.oldest for batch in batches) or min(numbers), max(numbers)]])
+            has = Numbers(numbers).union(stored.get(router, Numbers()))
+            lacking += len(kept.union(has)) - len(has)
+        return max(lacking, self.damaged)
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -88,10 +124,12 @@ class WriteAhead:
 
     def __init__(self, directory: Path) -> None:
         self._folder = directory / FOLDER
-        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        """The start of its files' names."""
         self.thread = ThreadPoolExecutor(1, "write-ahead")
         self._files: list[_LogFile] = []
         self._open: _LogFile | None = None
+        self._last: _LogFile | None = None
         self._count = 0
         self._writing: Future[None] | None = None
         self._pending: deque[bytes] = deque()
@@ -115,13 +153,18 @@ class WriteAhead:
         """Deletes the files all of whose batches are stored, by router, some time soon. Never waits."""
         self.thread.submit(self._release, stored)
 
-    def left(self) -> list[Left]:
-        """The batches that killed processes left. Their files are then this process's. Raises OSError."""
-        return self.thread.submit(lambda: list(self._left())).result()
+    def left(self) -> list[Process]:
+        """What killed processes left. Their files are then this process's, which begins its own. Raises OSError."""
+        return self.thread.submit(self._left).result()
 
-    def close(self) -> None:
-        """Ends the thread, after what it has still to do; files that remain are left to the next process."""
-        wait([self.thread.submit(self._close)], CLOSE_S)
+    def names(self) -> set[str]:
+        """The processes that have a file. Raises OSError."""
+        return {_process_of(path) for path in self._folder.glob(_FILES)}
+
+    def close(self, *, all_stored: bool = False) -> None:
+        """Ends the thread, after what it has still to do; files that remain are left to the next process. `all_stored`:
+        so says the journal, durably."""
+        wait([self.thread.submit(self._close, all_stored)], CLOSE_S)
         self.thread.shutdown(wait=False)
 
     def _add_all(self, batches: Iterable[bytes]) -> None:
@@ -154,9 +197,10 @@ class WriteAhead:
     def _new(self) -> _LogFile:
         make_folder(self._folder)
         self._count += 1
-        path = self._folder / f"{self._name}-{self._count:06d}.batches"
+        path = self._folder / f"{self.name}-{self._count:06d}.batches"
         file = _LogFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE))
         self._files.append(file)
+        self._last = file
         fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         synchronise(self._folder)
         return file
@@ -167,13 +211,14 @@ class WriteAhead:
         kept: list[_LogFile] = []
         for file in self._files:
             done = all(numbers.is_within(stored.get(router, nothing)) for router, numbers in file.batches.items())
-            if not (done and file.delete()):
+            if not done or file is self._last or not file.delete():
                 kept.append(file)
         self._files = kept
 
-    def _left(self) -> Iterator[Left]:
+    def _left(self) -> list[Process]:
+        processes: dict[str, Process] = {}
         own = {file.path for file in self._files}
-        for path in sorted(self._folder.glob("*.batches")):
+        for path in sorted(self._folder.glob(_FILES)):
             if path in own:
                 continue
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -184,17 +229,20 @@ class WriteAhead:
                 continue
             file = _LogFile(path, descriptor)
             self._files.append(file)
-            for data in frames(path.read_bytes()):
-                if (left := decoded(data)) is None:
-                    unreadable = event("write_ahead_unreadable", file=path.name)
-                    _log.warning("A killed process of another version left exposures: they are lost", extra=unreadable)
-                    break
-                file.add(left.batch.router, left.batch.number, len(data))
-                yield left
+            process = processes.setdefault(_process_of(path), Process(_process_of(path)))
+            for left in _add_batches(process, path):
+                file.add(left.batch.router, left.batch.number, 0)
+            file.size = os.fstat(descriptor).st_size
+        try:
+            self._open = self._open or self._new()
+        except OSError as error:
+            self._failed(str(error))
+        return list(processes.values())
 
-    def _close(self) -> None:
+    def _close(self, all_stored: bool) -> None:
         for file in self._files:
-            os.close(file.descriptor)
+            if not (all_stored and file is self._last and file.delete()):
+                os.close(file.descriptor)
         self._files = []
 
     def _failed(self, why: str) -> None:
@@ -206,13 +254,35 @@ class WriteAhead:
         self._is_failing = True
 
 
-def waiting(directory: Path) -> list[Left]:
-    """The batches that wait in a ledger's directory, for a living process or the next one. Raises OSError."""
-    found: list[Left] = []
-    for path in sorted((directory / FOLDER).glob("*.batches")):
+def waiting(directory: Path) -> list[Process]:
+    """What waits in a ledger's directory, for a living process or the next one. Raises OSError."""
+    processes: dict[str, Process] = {}
+    for path in sorted((directory / FOLDER).glob(_FILES)):
         with suppress(FileNotFoundError):  # all of it has been stored
-            found += [left for data in frames(path.read_bytes()) if (left := decoded(data)) is not None]
-    return found
+            _add_batches(processes.setdefault(_process_of(path), Process(_process_of(path))), path)
+    return list(processes.values())
+
+
+_FILES = "*.batches"
+
+
+def _process_of(path: Path) -> str:
+    return path.name.rpartition("-")[0]
+
+
+def _add_batches(process: Process, path: Path) -> list[Left]:
+    """Reads one of its files. Returns what has been added. Raises OSError."""
+    data, began = path.read_bytes(), len(process.batches)
+    process.until = max(process.until, path.stat().st_mtime)
+    for frame in frames(data):
+        left = decoded(frame) if frame is not None else None
+        if left is not None:
+            process.batches.append(left)
+            continue
+        process.damaged += 1
+        unreadable = event("write_ahead_unreadable", file=path.name)
+        _log.warning("A batch of exposures is damaged, or of another version: it is lost", extra=unreadable)
+    return process.batches[began:]
 
 
 def decoded(data: bytes) -> Left | None:
@@ -227,15 +297,32 @@ def decoded(data: bytes) -> Left | None:
     return None
 
 
-def frames(data: bytes) -> Iterator[bytes]:
-    """The batches in a file's content, each after its time, up to the first that is incomplete: the process was killed
-    while it wrote it.
+def frames(data: bytes) -> Iterator[bytes | None]:
+    """The batches in a file's content, each after its time, and None for what is damaged between two of them, or at the
+    end. A batch that is cut off is neither: the process was killed while it wrote it.
     """
     at = 0
     while at + _FRAME.size <= len(data):
-        size, checksum = _FRAME.unpack_from(data, at)
-        batch = data[at + _FRAME.size : at + _FRAME.size + size]
-        if len(batch) < size or zlib.crc32(batch) != checksum:
-            return
-        yield batch
-        at += _FRAME.size + size
+        end = _end_of_frame(data, at)
+        if end is None and (rest := data[at + _FRAME.size :]) and zlib.crc32(rest) == _FRAME.unpack_from(data, at)[1]:
+            end = len(data)  # the last one's length is damaged, and nothing else
+        if end is not None:
+            yield data[at + _FRAME.size : end]
+            at = end
+            continue
+        size, _ = _FRAME.unpack_from(data, at)
+        is_cut_off = at + _FRAME.size + size > len(data)
+        at = next((later for later in range(at + 1, len(data)) if _end_of_frame(data, later) is not None), len(data))
+        if at < len(data) or not is_cut_off:
+            yield None
+
+
+def _end_of_frame(data: bytes, at: int) -> int | None:
+    """The end of the batch whose length is there; None if none begins there."""
+    if at + _FRAME.size > len(data):
+        return None
+    size, checksum = _FRAME.unpack_from(data, at)
+    end = at + _FRAME.size + int(size)
+    if not _ARRIVED.size < size <= len(data) - at - _FRAME.size:
+        return None
+    return end if zlib.crc32(memoryview(data)[at + _FRAME.size : end]) == checksum else None

@@ -3,24 +3,28 @@
 import asyncio
 import logging
 import os
+import shutil
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from app.config.experiments import LedgerSettings
 from app.experiments.controller import Controller
+from app.experiments.recorded import RecordedLedger
 from app.experiments.storage import segments
 from app.experiments.storage.columns import Tables
+from app.experiments.storage.gaps import ACCEPTED
 from app.experiments.storage.segments import Numbers
 from app.experiments.storage.store import LocalStore
-from app.experiments.storage.write_ahead import FOLDER, WriteAhead, frames
-from app.exposures.wire import Batch, encode
+from app.experiments.storage.write_ahead import FOLDER, Left, Process, WriteAhead, frames
+from app.exposures.wire import Batch, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
 from tests.support.waiting import wait_until
@@ -45,6 +49,10 @@ def files(directory: Path) -> list[Path]:
     return sorted((directory / FOLDER).glob("*"))
 
 
+def batches_in(processes: Iterable[Process]) -> list[Left]:
+    return [left for process in processes for left in process.batches]
+
+
 @pytest.fixture
 def ahead(tmp_path: Path) -> Iterator[WriteAhead]:
     log = WriteAhead(tmp_path)
@@ -65,7 +73,7 @@ def test_a_process_finds_what_killed_ones_left_and_nothing_of_a_living_one(tmp_p
     living = WriteAhead(tmp_path)
     write(living, numbered(1, "three"))
     write(ahead, numbered(1, "four"))
-    assert {(batch.router, batch.number, len(batch.rows)) for batch, _ in ahead.left()} == {
+    assert {(batch.router, batch.number, len(batch.rows)) for batch, _ in batches_in(ahead.left())} == {
         ("one", 1, 2),
         ("one", 2, 2),
         ("two", 1, 2),
@@ -84,17 +92,18 @@ def test_a_lock_ends_with_its_process_however_it_ends(tmp_path: Path, ahead: Wri
     )
     process = subprocess.run([sys.executable, "-c", code, str(tmp_path), encode(numbered(3)).hex()], timeout=60)
     assert process.returncode == -9
-    assert [(batch.number, arrived) for batch, arrived in ahead.left()] == [(3, 5.5)]
+    assert [(batch.number, arrived) for batch, arrived in batches_in(ahead.left())] == [(3, 5.5)]
 
 
 def test_a_batch_that_an_earlier_version_left_has_no_time(tmp_path: Path, ahead: WriteAhead) -> None:
     data = encode(numbered(3))
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1-a-000001.batches").write_bytes(struct.pack(">II", len(data), zlib.crc32(data)) + data)
-    assert [(batch.number, arrived) for batch, arrived in ahead.left()] == [(3, None)]
+    assert [(batch.number, arrived) for batch, arrived in batches_in(ahead.left())] == [(3, None)]
 
 
-def test_a_file_goes_once_all_of_its_batches_are_stored(tmp_path: Path, ahead: WriteAhead) -> None:
+def test_a_file_goes_once_all_of_its_batches_are_stored(tmp_path: Path) -> None:
+    ahead = WriteAhead(tmp_path)
     killed(tmp_path, numbered(1, "two"))
     ahead.left()
     write(ahead, numbered(1), numbered(2))
@@ -105,7 +114,9 @@ def test_a_file_goes_once_all_of_its_batches_are_stored(tmp_path: Path, ahead: W
     write(ahead, numbered(4))
     wait_until(lambda: len(files(tmp_path)) == 2)
     ahead.release({"one": Numbers([1, 2, 3, 4])})
-    wait_until(lambda: not files(tmp_path))
+    wait_until(lambda: len(files(tmp_path)) == 1)
+    ahead.close(all_stored=True)
+    assert not files(tmp_path), "the last one stays as long as its process"
 
 
 def test_a_repeated_batch_and_one_that_records_nothing_are_not_written(tmp_path: Path, ahead: WriteAhead) -> None:
@@ -120,14 +131,27 @@ def test_whatever_was_cut_off_the_batches_before_it_are_found(tmp_path: Path) ->
     whole = file.read_bytes()
     ends, at = [0], 0
     for data in frames(whole):
+        assert data is not None
         at += 8 + len(data)
         ends.append(at)
     assert ends[-1] == len(whole)
     for size in range(len(whole) + 1):
         assert len(list(frames(whole[:size]))) == sum(end <= size for end in ends[1:])
-    flipped = bytearray(whole)
-    flipped[ends[1] + 20] ^= 1
-    assert len(list(frames(bytes(flipped)))) == 1
+
+
+def test_whichever_bit_is_flipped_the_other_batches_are_found_and_the_damage_is_said(tmp_path: Path) -> None:
+    killed(tmp_path, numbered(1, rows=0), numbered(2, rows=0), numbered(3, rows=0))
+    (file,) = files(tmp_path)
+    whole = file.read_bytes()
+    undamaged = list(frames(whole))
+    assert None not in undamaged
+    for place in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        batches = list(frames(bytes(flipped)))
+        others = [frame for frame in batches if frame is not None]
+        assert [frame for frame in undamaged if frame in others] == others, place
+        assert batches == undamaged or (len(others), batches.count(None)) == (2, 1), place
 
 
 def test_a_batch_of_another_version_is_reported_and_its_file_goes(
@@ -137,10 +161,11 @@ def test_a_batch_of_another_version_is_reported_and_its_file_goes(
     fields = {name: getattr(other, name) for name in other.__struct_fields__}
     killed(tmp_path, Batch(**{**fields, "version": other.version + 1}))
     with caplog.at_level(logging.WARNING):
-        assert not ahead.left()
+        [process] = ahead.left()
+    assert (process.batches, process.damaged) == ([], 1)
     assert [getattr(record, "event", "") for record in caplog.records] == ["write_ahead_unreadable"]
     ahead.release({})
-    wait_until(lambda: not files(tmp_path))
+    wait_until(lambda: len(files(tmp_path)) == 1)
 
 
 def test_a_directory_that_fails_is_reported_once_and_raises_nothing(
@@ -159,59 +184,150 @@ def test_a_directory_that_fails_is_reported_once_and_raises_nothing(
     again.close()
 
 
-def test_the_next_controller_counts_and_stores_each_batch_once(tmp_path: Path) -> None:
-    """Also those whose segment was written when its process was killed, and that are in both places."""
-    analyses: list[FakeAnalysis] = []
-    now = 7000.0
+class World:
+    """Controllers, one after another, of one ledger, at a time that goes on by itself (Unix seconds)."""
 
-    def analysis(*arguments: Any) -> FakeAnalysis:
-        analyses.append(FakeAnalysis(*arguments))
-        return analyses[-1]
+    def __init__(self, base: Path) -> None:
+        self._base, self.ledger, self.now = base, base / "ledger", 1_800_000_000.0
+        self.analyses: list[FakeAnalysis] = []
+        self._oldest = 1
 
-    def controller() -> Controller:
+    def controller(self) -> Controller:
         made = Controller(
             LedgerSettings(url="ledger"),
-            base=tmp_path,
-            analysis_factory=analysis,
+            base=self._base,
+            analysis_factory=self.analysis,
             same_run=same_run,
-            clock=lambda: now,
-            write_ahead=WriteAhead(tmp_path / "ledger"),
+            clock=lambda: self.now,
+            write_ahead=WriteAhead(self.ledger),
         )
         made.configure(configuration(starts_at=1.0))
         return made
 
-    def sent(to: Controller, *numbers: int) -> None:
+    def analysis(self, *arguments: Any) -> FakeAnalysis:
+        self.analyses.append(FakeAnalysis(*arguments))
+        return self.analyses[-1]
+
+    def sent(self, to: Controller, *numbers: int) -> None:
         assert to.write_ahead is not None
         for number in numbers:
+            self.now += 1.0
             seqs = range(10 * number, 10 * number + 2)
-            made = batch(
-                number, "one", starts=[start(seq, at=now) for seq in seqs], rows=[row(seq, at=now) for seq in seqs]
-            )
-            write(to.write_ahead, made)
-            to.ingest(encode(made))
+            starts, rows = [start(seq, at=self.now) for seq in seqs], [row(seq, at=self.now) for seq in seqs]
+            made = encode(replace(batch(number, "one", starts=starts, rows=rows), oldest=self._oldest))
+            asyncio.run(to.write_ahead.add(made, self.now))
+            self._oldest = decode_acknowledgement(to.ingest(made)).durable + 1
 
-    first = controller()
-    sent(first, 1, 2)
-    for file in files(tmp_path / "ledger"):  # as if it were killed before the file went
-        os.link(file, file.with_name(f"killed-{file.name}"))
-    now += 61.0
+    def killed(self, controller: Controller) -> None:
+        """Ends it; its last files, as old as what is in them."""
+        assert controller.write_ahead is not None
+        controller.write_ahead.close()
+        for file in files(self.ledger):
+            os.utime(file, (self.now, self.now))
+
+    def recorded(self) -> Sequence[str]:
+        """What a reader of the directory says that it lacks."""
+        return RecordedLedger("ledger", self._base, self.analysis, clock=lambda: self.now).missing()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_next_controller_counts_and_stores_each_batch_once(world: World) -> None:
+    """Also those whose segment was written when its process was killed, and that are in both places."""
+    first = world.controller()
+    world.sent(first, 1, 2)
+    for file in files(world.ledger):  # as if it were killed before the file went
+        shutil.copy(file, file.with_name(f"killed-{file.name}"))
+    world.now += 61.0
     first.tick()
-    sent(first, 3)
-    assert first.write_ahead is not None
-    first.write_ahead.close()
-    second = controller()
+    world.sent(first, 3)
+    world.killed(first)
+    second, analyses = world.controller(), world.analyses
     assert sorted(seq for _, seq in analyses[-1].rows) == [10, 11, 20, 21, 30, 31]
     assert set(analyses[-1].rows.values()) == {1}
-    sent(second, 3)
+    world.sent(second, 3)
     assert set(analyses[-1].rows.values()) == {1}
-    now += 61.0
+    world.now += 61.0
     second.tick()
-    wait_until(lambda: not files(tmp_path / "ledger"))
-    store = LocalStore(tmp_path / "ledger")
+    wait_until(lambda: len(files(world.ledger)) == 1)
+    assert not world.recorded()
+    second.close()
+    assert not files(world.ledger)
+    store = LocalStore(world.ledger)
     found = [
         tables.rows for segment in segments.committed(store) for tables in segments.read(store, segment, Tables())[1:2]
     ]
     assert sorted(seq for rows in found for seq in rows.seq.tolist()) == [10, 11, 20, 21, 30, 31]
+
+
+def remove_all(kept: Sequence[Path]) -> None:
+    shutil.rmtree(kept[0].parent)
+
+
+def remove_newest(kept: Sequence[Path]) -> None:
+    for file in kept:
+        file.unlink()
+
+
+def remove_oldest(kept: Sequence[Path]) -> None:
+    kept[0].unlink()
+
+
+def flip(kept: Sequence[Path]) -> None:
+    whole = kept[-1].read_bytes()
+    kept[-1].write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+
+
+@pytest.mark.parametrize(
+    ("harm", "stored"),
+    [
+        (remove_all, False),
+        (remove_all, True),
+        (remove_newest, False),
+        (remove_newest, True),
+        (remove_oldest, False),
+        (flip, False),
+        (flip, True),
+    ],
+)
+def test_batches_that_are_lost_before_they_are_stored_are_missing_for_good(
+    world: World, harm: Callable[[Sequence[Path]], None], stored: bool
+) -> None:
+    first = world.controller()
+    world.sent(first, 1, 2)
+    if stored:
+        world.now += 61.0
+        first.tick()
+        assert first.write_ahead is not None
+        first.write_ahead.left()  # it waits for what the thread has still to do
+    else:
+        first.tick()
+        assert first.write_ahead is not None
+        first.write_ahead.release({})
+    world.sent(first, 3, 4)
+    at = world.now
+    world.killed(first)
+    assert not world.recorded()
+    harm(files(world.ledger))
+    [told] = world.recorded()
+    assert "batches ahead of segments, stored by" in told
+    second = world.controller()
+    assert [*second.storage.gaps.since(at)] == [told]
+    assert not second.storage.gaps.since(at + 3600.0), "what comes later is whole"
+    world.now += 61.0
+    second.tick()
+    world.killed(second)
+    third = world.controller()
+    assert [*third.storage.gaps.since(at)] == [told] == [*world.recorded()]
+    third.close()
+    (world.ledger / ACCEPTED).parent.mkdir(exist_ok=True)
+    (world.ledger / ACCEPTED).write_text(f"{told}\n")
+    last = world.controller()
+    assert not last.storage.gaps.since(at)
+    last.close()
 
 
 def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
@@ -229,5 +345,5 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     write(ahead, numbered(4))
     ahead.close()
     again = WriteAhead(tmp_path)
-    assert [batch.number for batch, _ in again.left()] == [1, 2, 3, 4]
+    assert [batch.number for batch, _ in batches_in(again.left())] == [1, 2, 3, 4]
     again.close()
