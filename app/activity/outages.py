@@ -25,8 +25,11 @@ class OutageWatch:
         self._ended: list[tuple[Arm, Span]] = []
         self._told: set[Arm] = set()
 
-    def note(self, has_replica: Mapping[Arm, bool], now: float) -> None:
-        """Takes whether a replica of each deployment runs now, where that is known."""
+    def note(self, has_replica: Mapping[Arm, bool] | None, now: float) -> None:
+        """Takes whether a replica of each deployment runs now, of those that are expected to run. None: that is not
+        known, as while the control plane does not answer; what is down stays down."""
+        if has_replica is None:
+            return
         self._had_replica |= {arm for arm, runs in has_replica.items() if runs}
         for arm in list(self._down):
             if has_replica.get(arm) is not False:

@@ -47,7 +47,7 @@ class ActivityReporter:
         *,
         unauthorized: Callable[[], Mapping[str, int]] = dict,
         unknown_routes: Callable[[], Mapping[str, int]] = dict,
-        has_replica: Callable[[], Mapping[Arm, bool]] = dict,
+        has_replica: Callable[[], Mapping[Arm, bool] | None] = dict,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:

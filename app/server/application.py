@@ -378,9 +378,9 @@ class Router:
         if self.state.snapshot is not None:
             self._deployments.check_open(self.state.snapshot)
 
-    def _has_replica(self) -> Mapping[Arm, bool]:
-        config = self.state.config()
-        return has_replica(self._running.known, config, self.state.fuse.dead()) if config is not None else {}
+    def _has_replica(self) -> Mapping[Arm, bool] | None:
+        config, replicas = self.state.config(), self._running.known
+        return has_replica(replicas, config, self.state.fuse.dead()) if config and replicas else None
 
     def _queued(self) -> Mapping[str, int]:
         return {name: queue.waiting for name, queue in self.state.queues.items()}

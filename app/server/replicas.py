@@ -27,13 +27,11 @@ from app.telemetry.periods import Arm
 from app.upstream.target import Target
 
 
-def has_replica(replicas: Replicas | None, config: Config, dead: Collection[str] = frozenset()) -> dict[Arm, bool]:
+def has_replica(replicas: Replicas, config: Config, dead: Collection[str] = frozenset()) -> dict[Arm, bool]:
     """Whether a replica of each deployment runs, by endpoint and deployment. `dead`: engines that have died lately.
 
-    One that is not known, or is scaled to zero, is left out: nobody expects it to run.
+    One that is scaled to zero is left out: nobody expects it to run.
     """
-    if replicas is None:
-        return {}
     return {
         (name, deployment): replicas.serving(app, dead) > 0
         for name, endpoint in config.endpoints.items()

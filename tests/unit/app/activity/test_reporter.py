@@ -11,7 +11,7 @@ import pytest
 from msgspec.json import encode as encode_json
 
 from app.activity.board import Board, Wanted
-from app.activity.outages import OutageWatch
+from app.activity.outages import Outages, OutageWatch
 from app.activity.report import PERIOD_S, ActivityReport, Taken, decode
 from app.activity.reporter import ActivityReporter
 from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLog
@@ -288,7 +288,7 @@ async def test_a_router_says_when_no_replica_ran_to_the_second() -> None:
     look(27, blue=True, red=True, green=True)
     for seconds in (30, 40, 50):
         look(seconds, blue=True, red=True, green=False)
-    look(55)  # the control plane does not answer
+    look(55)  # nobody expects any of them to run
     look(60)
     (blue, green) = reporter.board.history("15m", clock.now + PERIOD_S, None)["series"]
     assert (blue["deployment"], blue["outages"], sum(blue["down_s"])) == (
@@ -309,6 +309,20 @@ async def test_a_router_says_when_no_replica_ran_to_the_second() -> None:
         (30, [("blue", (0.0, 0.0)), ("green", (0.0, PERIOD_S))]),
         (40, [("green", (0.0, PERIOD_S))]),
     ]
+
+
+def test_an_outage_goes_on_while_nobody_knows() -> None:
+    """The control plane, too, is silent on a machine that has fallen silent."""
+    watch, blue, outages = OutageWatch(), ("chat", "blue"), Outages()
+    seen = {0: True, 2: False, 8: None, 12: None, 27: False, 29: None, 41: True, 43: None, 48: True}
+    for seconds in range(60):
+        if seconds in seen:
+            runs = seen[seconds]
+            watch.note({blue: runs} if runs is not None else None, NOW + seconds)
+        if seconds % PERIOD_S == PERIOD_S - 1:
+            for arm, part in watch.period(began := NOW + seconds + 1 - PERIOD_S).items():
+                outages.note(arm, began, part)
+    assert outages.within(blue, NOW, NOW + 60) == [(NOW + 2, NOW + 41)]
 
 
 def test_an_outage_that_ends_and_begins_again_in_a_period_is_one_part_of_it() -> None:

@@ -207,19 +207,11 @@ async def test_before_the_first_configuration_there_is_no_demand() -> None:
     assert plane.unserved == []
 
 
-async def test_a_deployment_lacks_a_replica_unless_it_is_scaled_to_zero_or_not_known() -> None:
-    given = Fixture({"blue": {"STARTING": 1}, "green": {}}, frozenset({"green"}))
-    assert has_replica(given.running.known, CONFIG) == {}, "nothing is known yet"
-    await given.running.now()
-    assert has_replica(given.running.known, CONFIG) == {("chat", "blue"): False}
-    given.plane.running = Replicas({"blue": {"RUNNING": 1}}, {})
-    given.now += RUNNING_EVERY_S
-    await given.running.now()
-    assert has_replica(given.running.known, CONFIG)["chat", "blue"] is True
-    running = given.plane.running._replace(ids={"blue": ["replica"]})
+def test_a_deployment_lacks_a_replica_unless_it_is_scaled_to_zero() -> None:
+    starting = Replicas({"blue": {"STARTING": 1}, "green": {}}, {}, frozenset({"green"}))
+    assert has_replica(starting, CONFIG) == {("chat", "blue"): False}
+    running = Replicas({"blue": {"RUNNING": 1}}, {})
+    assert has_replica(running, CONFIG)["chat", "blue"] is True
+    running = running._replace(ids={"blue": ["replica"]})
     assert has_replica(running, CONFIG, {"other"})["chat", "blue"] is True
     assert has_replica(running, CONFIG, {"replica"})["chat", "blue"] is False, "its engine has died"
-    given.plane.failure = Unavailable("no answer")
-    given.now += RUNNING_EVERY_S
-    await given.running.now()
-    assert has_replica(given.running.known, CONFIG) == {}
