@@ -9,6 +9,7 @@ the replica's queue is full, and does not listen any more while the replica fini
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -121,6 +122,11 @@ class KnownFleet:
         self._lists: AnswerCache[Fleet] = AnswerCache(EVERY_S, clock)
         self._answers: AnswerCache[bytes] = AnswerCache(FRESH_S, clock)
         self._last: Fleet | None = None
+        self._listed_at = -math.inf
+
+    def age_s(self) -> float:
+        """How long ago the control plane was asked for what it listed last, in seconds."""
+        return round(self._clock() - self._listed_at, 1)
 
     async def now(self) -> Fleet:
         """The fleet, at most some seconds old if the control plane answers. Raises UpstreamError if it never has."""
@@ -133,12 +139,13 @@ class KnownFleet:
         return self._last
 
     async def _listed(self) -> Fleet:
+        asked_at = self._clock()
         try:
             fleet = await self._source.fleet()
         except UpstreamError:
             self.is_source_up = False
             raise
-        self.is_source_up = True
+        self.is_source_up, self._listed_at = True, asked_at
         return fleet
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:

@@ -39,6 +39,9 @@ from app.server.operations import (
 MOST_AT_ONCE = 32
 """Replicas that are asked at the same time."""
 
+OLD_S = 10.0
+"""The age above which the page says how old the list of replicas is."""
+
 HIDDEN = {"hidden": True}
 """In place of a value that may be a secret."""
 
@@ -73,6 +76,8 @@ class ModelsApi(RoutedApi):
         if self._fleet is not None:
             try:
                 fleet, why_not = await self._fleet.now(), ""
+                if (age_s := self._fleet.age_s()) > OLD_S:
+                    why_not = f"Ray Serve's controller has not answered for {age_s:.0f} s: this is what it said then."
             except SwitchyardError as error:
                 why_not = f"{error.message}."
         cards = await self._cards(self._fleet, fleet, seen) if self._fleet is not None and fleet is not None else {}
@@ -272,7 +277,7 @@ def _replica(replica: Replica, card: EngineCard | None) -> dict[str, Any]:
         "is_silent": replica.state == RUNNING and card is None,
         "node": replica.node or None,
         "accelerator": replica.accelerator,
-        "started_at": replica.started_at,
+        "started_at": None if card is not None and _was_running(replica, card) else replica.started_at,
         "ready_at": said.get("ready_at"),
         "start_s": _took_s(replica, card) if card is not None else None,
         **{name: said.get(name) for name in ("running", "waiting", "kv_cache_use", "prefix_queries", "prefix_hits")},
@@ -282,10 +287,14 @@ def _replica(replica: Replica, card: EngineCard | None) -> dict[str, Any]:
 
 def _took_s(replica: Replica, card: EngineCard) -> float | None:
     """Seconds from the replica's start until its engine was ready; None if they are not known."""
-    if replica.started_at is None or card.ready_at < replica.started_at:
-        # A controller that has started again takes its own start for that of the replicas that it finds.
+    if replica.started_at is None or _was_running(replica, card):
         return None
     return round(card.ready_at - replica.started_at, 1)
+
+
+def _was_running(replica: Replica, card: EngineCard) -> bool:
+    """Whether it ran before Serve's controller, which takes its own start for that of the replicas that it finds."""
+    return replica.started_at is not None and card.ready_at < replica.started_at
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

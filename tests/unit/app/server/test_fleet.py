@@ -66,6 +66,7 @@ async def test_the_last_list_stays_while_the_control_plane_is_away(known: FleetR
     known.source.failure = Unavailable("away")
     known.now += 10 * EVERY_S
     assert (await known.fleet.now()).replicas == [ONE]
+    assert known.fleet.age_s() == 10 * EVERY_S
     assert len(known.source.calls) == 2
 
 

@@ -98,7 +98,7 @@ def test_what_is_unknown_is_null_and_never_nought() -> None:
 def test_a_start_takes_from_the_process_to_the_engine_and_is_unknown_where_clocks_disagree() -> None:
     fleet = Fleet([Replica("a", "blue-app", "n", "RUNNING", 58.5), Replica("b", "blue-app", "n", "RUNNING", 101.0)])
     replica = applications(fleet, {"a": card(), "b": card()})["blue-app"]["replicas"]
-    assert [one["start_s"] for one in replica] == [41.5, None]
+    assert [(one["started_at"], one["start_s"]) for one in replica] == [(58.5, 41.5), (None, None)]
 
 
 async def test_the_starts_of_engines_are_those_that_are_known_to_have_run() -> None:
