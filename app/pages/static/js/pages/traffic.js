@@ -1,10 +1,11 @@
 import { h, morph } from "../dom.js";
+import { remember } from "../filters.js";
 import { count, duration, list, moment, number, or, percent, seconds, unbroken, whole } from "../format.js";
 import { cell, figure, mark, notice, shareBar, staleNotice, swatch, table, term, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
 import { explain } from "../traffic/explain.js";
 import { history } from "../traffic/history.js";
-import { lacksOf, outageWords, overTime, rangePicker } from "../traffic/over_time.js";
+import { isRange, lacksOf, outageWords, overTime, rangePicker } from "../traffic/over_time.js";
 
 export const title = "Traffic";
 
@@ -14,6 +15,8 @@ const MANY = 5; // endpoints that need no search
 const FEW = 3; // requests whose shares say something
 const ASTRAY_S = 15 * 60; // in which requests that reached no endpoint are told of
 const NAMED = 8; // failing ones that the first line names
+
+let range = "1h"; // as it was chosen last: the page's link does not say it
 
 /** @returns {(string | Head)[]} */
 const heads = () => [
@@ -45,7 +48,8 @@ const STICKY = { user: "by user", api_key: "by API key", conversation: "by conve
  * @param {Context} context
  */
 export async function mount(root, context) {
-  const { api, poll, announce } = context;
+  const { api, poll, announce, parameters } = context;
+  if (isRange(parameters.range)) range = parameters.range;
   const state = {
     /** @type {any} An Overview, once it has been read. */
     overview: null,
@@ -53,10 +57,10 @@ export async function mount(root, context) {
     at: null,
     /** @type {ApiError | null} */
     problem: null,
-    /** @type {Map<string, {kind: Panel, element: HTMLElement}>} */
+    /** @type {Map<string, {kind: Panel, element: HTMLElement, update?: (now: Endpoint) => void}>} */
     panels: new Map(),
     said: "",
-    range: "1h",
+    range,
     wanted: "",
     /** @type {RequestHistory | null} */
     past: null,
@@ -73,7 +77,7 @@ export async function mount(root, context) {
   function open(endpoint, kind) {
     const now = state.panels.get(endpoint.endpoint);
     if (now?.kind === kind) state.panels.delete(endpoint.endpoint);
-    else state.panels.set(endpoint.endpoint, { kind, element: panel(endpoint, kind) });
+    else state.panels.set(endpoint.endpoint, { kind, ...panel(endpoint, kind) });
     draw();
     const opened = state.panels.get(endpoint.endpoint)?.element.querySelector("input, button");
     if (opened instanceof HTMLElement) opened.focus({ preventScroll: true });
@@ -97,7 +101,9 @@ export async function mount(root, context) {
       document.getElementById(`change/${name}`)?.focus();
     }
     if (kind === "change") return editor(endpoint, context, done);
-    return kind === "history" ? history(name, mayChange(endpoint), context, done) : explain(endpoint, context);
+    return {
+      element: kind === "history" ? history(name, mayChange(endpoint), context, done) : explain(endpoint, context),
+    };
   }
 
   /** @param {Endpoint} endpoint */
@@ -233,9 +239,9 @@ export async function mount(root, context) {
 
   /** @param {AbortSignal} [signal] */
   async function readPast(signal) {
-    const { range } = state;
-    const past = await api.get(`/api/history?range=${range}`, { signal });
-    if (range !== state.range) return;
+    const wanted = state.range;
+    const past = await api.get(`/api/history?range=${wanted}`, { signal });
+    if (wanted !== state.range) return;
     state.past = past;
     if (state.overview !== null) draw();
   }
@@ -257,9 +263,10 @@ export async function mount(root, context) {
     draw();
   }
 
-  /** @param {string} range */
-  function chooseRange(range) {
-    state.range = range;
+  /** @param {string} chosen */
+  function chooseRange(chosen) {
+    state.range = range = chosen;
+    remember("traffic", { range });
     readPast().catch(() => {}); // the next reading shows it
   }
 
@@ -270,6 +277,7 @@ export async function mount(root, context) {
       state.overview = await api.get("/api/overview", { signal });
       state.at = state.overview.at;
       state.problem = null;
+      for (const now of state.overview.endpoints) state.panels.get(now.endpoint)?.update?.(now);
       // The next reading shows them otherwise.
       if (isFirst) [readExperiments, readAstray].forEach((other) => other(signal).catch(() => {}));
     } catch (error) {
@@ -537,5 +545,6 @@ export function replicaWords({ replicas, asleep, breaker, dead = 0 }) {
 function called({ called, requests, errors, is_unknown }) {
   if (is_unknown) return [mark("wait", "state unknown")];
   if (!called) return [mark("wait", "not called yet"), h("div", { class: "hint small" }, "by this router")];
-  return requests > 0 && errors === requests ? mark("bad", "answers nothing") : mark("good", "in service");
+  if (!requests) return [mark("wait", "not called of late"), h("div", { class: "hint small" }, "by this router")];
+  return errors === requests ? mark("bad", "answers nothing") : mark("good", "in service");
 }

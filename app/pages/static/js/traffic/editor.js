@@ -14,13 +14,14 @@ const LENGTHS = [
 const PAUSE_MS = 250; // between the last movement of a slider and the dry run
 
 /**
- * Returns the editor's element. Calls `done(text)` after a change, `done(null)` when the visitor cancels.
+ * Returns the editor's element, and `update`, which takes the endpoint as it is now: somebody else may change its plan
+ * meanwhile. Calls `done(text)` after a change, `done(null)` when the visitor cancels.
  *
  * @param {Endpoint} of
  * @param {Context} context
  * @param {(text: string | null) => void} done
  */
-export function editor({ endpoint, deployments }, { api, announce }, done) {
+export function editor({ endpoint, deployments, plan: known }, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel editor", "aria-label": `Change the split of ${endpoint}`, opaque: true });
   const state = {
@@ -43,6 +44,11 @@ export function editor({ endpoint, deployments }, { api, announce }, done) {
   let timer;
 
   async function load() {
+    await take();
+    root.querySelector("input")?.focus({ preventScroll: true });
+  }
+
+  async function take() {
     try {
       const { data, etag } = await api.read(path);
       Object.assign(state, { plan: data, etag, weights: { ...data.weights }, dry: null, problem: "", stale: null });
@@ -50,7 +56,21 @@ export function editor({ endpoint, deployments }, { api, announce }, done) {
       state.problem = error.message;
     }
     draw();
-    root.querySelector("input")?.focus({ preventScroll: true });
+  }
+
+  /** @param {Endpoint} now */
+  async function update(now) {
+    if (now.plan === known) return;
+    known = now.plan;
+    if (state.plan === null || state.busy) return;
+    if (!isDifferent()) return take();
+    try {
+      const { data, etag } = await api.read(path);
+      if (etag !== state.etag) state.stale = data;
+    } catch {
+      // The change itself will tell.
+    }
+    draw();
   }
 
   function body() {
@@ -257,5 +277,5 @@ export function editor({ endpoint, deployments }, { api, announce }, done) {
 
   draw();
   load();
-  return root;
+  return { element: root, update };
 }

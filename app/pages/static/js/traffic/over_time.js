@@ -44,6 +44,9 @@ export function rangePicker(range, history, choose) {
   );
 }
 
+/** @param {string | undefined} value */
+export const isRange = (value) => RANGES.some(([range]) => range === value);
+
 /**
  * The outages of an endpoint's deployments in the charts' time.
  *
