@@ -846,6 +846,19 @@ async def test_an_answer_that_ends_early_is_reported(open_page: OpenPage, rig: R
     await expect(playground.answer("blue").get_by_role("alert")).to_contain_text("ended its response before")
 
 
+async def test_a_request_that_fails_before_its_answer_begins_has_a_link(open_page: OpenPage, rig: Rig) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected.append("502")
+    playground = Playground(page, rig)
+    rig.blue.answer = refuse(500, "broken")
+    await playground.open()
+    await page.get_by_role("checkbox", name="green").uncheck()
+    await playground.ask()
+    await expect(playground.state("blue")).to_have_text("failed")
+    link = playground.answer("blue").get_by_role("link")
+    assert await link.get_attribute("href") == f"#/requests?id={await link.inner_text()}"
+
+
 STORY = (
     "A switchyard sorts wagons: each train that arrives is taken apart, its wagons roll down a small hill, and points "
     "send every one of them to the right track."

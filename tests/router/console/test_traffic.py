@@ -416,7 +416,7 @@ async def test_breakers_stops_queues_and_replica_states_are_shown(managed: Manag
 
     await page.route("**/api/overview", troubled)
     await page.goto("/ui#/traffic")
-    await expect(chat(page).locator(".figures")).to_contain_text("4 queued")
+    await expect(chat(page).locator(".figures")).to_contain_text("4 queued for admission")
     await expect(row(page, "blue").get_by_role("cell").nth(8)).to_have_text("7")
     state = row(page, "blue").get_by_role("cell").last
     await expect(state.locator(".mark-bad")).to_contain_text(["breaker open", "2 replicas do not serve"])

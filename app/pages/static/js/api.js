@@ -11,15 +11,16 @@ export class ApiError extends Error {
   /**
    * @param {number} status
    * @param {string} message
-   * @param {{param?: string | null, code?: string | null, body?: any}} detail
+   * @param {{param?: string | null, code?: string | null, body?: any, headers?: Headers}} detail
    */
-  constructor(status, message, { param = null, code = null, body = null } = {}) {
+  constructor(status, message, { param = null, code = null, body = null, headers = new Headers() } = {}) {
     super(message);
     this.name = "ApiError";
     this.status = status;
     this.param = param;
     this.code = code;
     this.body = body;
+    this.headers = headers;
   }
 }
 
@@ -249,7 +250,8 @@ async function refusal(response) {
   const error = body?.error ?? {};
   const message =
     typeof error.message === "string" ? error.message : (body?.message ?? `The server answered ${response.status}`);
-  return new ApiError(response.status, message, { param: error.param ?? null, code: error.code ?? null, body });
+  const { param = null, code = null } = error;
+  return new ApiError(response.status, message, { param, code, body, headers: response.headers });
 }
 
 /** @type {Map<string, number>} */

@@ -137,7 +137,7 @@ export async function mount(root, context) {
           { class: "figures" },
           figure(whole(endpoint.requests), endpoint.requests === 1 ? "request" : "requests"),
           figure(number(endpoint.requests_per_s), "per second"),
-          figure(whole(endpoint.queued), "queued"),
+          figure(whole(endpoint.queued), "queued for admission"),
         ),
       ),
       findings(endpoint, pastOutages(state.past, endpoint)),

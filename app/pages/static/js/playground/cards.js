@@ -157,7 +157,10 @@ class AnyCard {
     } catch (error) {
       if (signal.aborted) this.end("stopped");
       else {
-        if (error.name === "ApiError") this.refused = error;
+        if (error.name === "ApiError") {
+          this.refused = error;
+          this.head(error.headers);
+        }
         this.fail(error.name === "TypeError" ? "The connection was lost" : error.message);
       }
     }
