@@ -3,10 +3,17 @@
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import (
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from app.config.base import Section, is_safe
 
@@ -15,7 +22,15 @@ ANONYMOUS = "anonymous"
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 
-CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$")]
+
+def _said_in_words(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return handler(value)
+    except ValidationError:
+        raise ValueError("must have 1 to 200 printable ASCII characters, and no space at its ends") from None
+
+
+CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$"), WrapValidator(_said_in_words)]
 """Printable, for log lines."""
 
 Principal = CallerName

@@ -111,8 +111,8 @@ def test_a_file_may_have_comments_and_times_without_quotes() -> None:
     ("change", "said"),
     [
         ({"id": "short"}, r"\[0\].id: .*pattern"),
-        ({"name": ""}, r"\[0\].name: .*pattern"),
-        ({"name": "a\nb"}, r"\[0\].name: .*pattern"),
+        ({"name": ""}, r"\[0\].name: .*printable"),
+        ({"name": "a\nb"}, r"\[0\].name: .*printable"),
         ({"name": "anonymous"}, r"\[0\].name: 'anonymous' is reserved for callers without a key"),
         ({"name": "key:boss"}, r"\[0\].name: must not begin with 'key:' or 'oidc:'"),
         ({"name": "oidc:boss"}, r"\[0\].name: must not begin with 'key:' or 'oidc:'"),

@@ -92,7 +92,7 @@ def test_the_section_in_the_docs_is_valid() -> None:
         ({"limits": {"default": {"requests_per_minute": 1.5}}}, "limits.default.requests_per_minute: .*whole number"),
         ({"limits": {"default": {"rpm": 1}}}, "limits.default.rpm: unknown key; .*known: requests_per_minute"),
         ({"limits": {"endpoints": {"gone": {}}}}, "limits.endpoints.gone: unknown endpoint; known: chat, emb"),
-        ({"limits": {"callers": {"a\nb": {}}}}, "access.limits.callers.a\nb: .*pattern"),
+        ({"limits": {"callers": {"a\nb": {}}}}, "access.limits.callers.a\nb: .*printable"),
         ({"limits": {"on_store_failure": "die"}}, "limits.on_store_failure: expected one of allow, refuse, not die"),
         ({"limits": {"store": {}}}, "access.limits.store: set exactly one of `url`, `url_env` and `url_file`"),
         ({"limits": {"store": {"url": "redis://x", "url_env": "X"}}}, "access.limits.store: set exactly one of"),
