@@ -1,12 +1,11 @@
 """The sections below `experiments`: arms, metrics, guardrails, ramps, ends.
 
-The checks that need endpoints and deployments are in `experiment_checks`.
-
-Checks of experiments that need the endpoints, the deployments and the other experiments.
+The checks at the end need the endpoints, the deployments and the other experiments, too.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -271,7 +270,7 @@ class Experiment(Section):
         duration = {"max_duration_s": budget.pop("after_s")} if "after_s" in budget else {}
         return {**rest, **duration, "harm_budget": budget}
 
-    @property
+    @cached_property
     def arms(self) -> tuple[str, ...]:
         """Control first."""
         return (self.control, *self.treatments)

@@ -124,6 +124,11 @@ class RunAnalysis:
     """Of the records from before the run, only those from before this Unix time count."""
     reported: tuple[float, Mapping[str, float]] = (-math.inf, {})
     """The Unix time of the latest report, and the latest looks then: there may be later ones when it is shown."""
+    evidence_since: float = field(init=False)
+    """As in the run. It follows from the basis, so that another run with the same basis has the same."""
+
+    def __post_init__(self) -> None:
+        self.evidence_since = self.run.evidence_since
 
     def report(self, now: float) -> Report:
         """The analysis's report at a Unix time."""
@@ -201,7 +206,7 @@ class RunAnalysis:
         """`gaps`: parts of the ledger's directory that could not be used. `until`: the Unix time of the report."""
         run, began = self.run, self.run.started_at
         until = until if run.stopped_at is None else min(until, run.stopped_at + _LATE_S)
-        known = gaps.known_since(run.evidence_since, began, until)
+        known = gaps.known_since(self.evidence_since, began, until)
         self.analysis.set_gaps(gaps.since(began, until), gaps.lacking_since(began), known)
 
 
@@ -356,7 +361,7 @@ class Judges:
 
     def _replay(self, new: Sequence[RunAnalysis], now: float, *, shadows: bool) -> bool:
         """Counts earlier records for new analyses, and for the shadows. Returns whether that was possible."""
-        begins = [judged.run.evidence_since for judged in new]
+        begins = [judged.evidence_since for judged in new]
         if shadows and self.shadows.since is not None:
             begins.append(self.shadows.since)
         if not begins:

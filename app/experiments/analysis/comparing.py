@@ -292,7 +292,7 @@ class MetricComparison:
     """The version of the data at the latest look, as its owner counts."""
 
     def __post_init__(self) -> None:
-        self.changes = EffectChanges(self.delta, CHANGED * self.alpha, by_level=not self.measure.on_differences)
+        self.changes = EffectChanges(self.delta, CHANGED * self.alpha, by_level=self.measure.look_scale == "ratio")
 
     @property
     def key(self) -> str:

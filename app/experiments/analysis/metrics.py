@@ -171,16 +171,12 @@ class Measure:
     feedback: bool = False
     guard: bool = False
     """Not declared: compared so that nothing ships that differs in it."""
+    look_scale: LookScale = field(init=False)
+    """The scale of its looks: differences are those of means of logarithms, or of feedback numbers."""
 
-    @property
-    def on_differences(self) -> bool:
-        """Whether the estimate is a difference of means (of logarithms, or of feedback numbers)."""
-        return self.kind == "geometric_mean" or self.scale == "absolute"
-
-    @property
-    def look_scale(self) -> LookScale:
-        """The scale of its looks."""
-        return "difference" if self.on_differences else "ratio"
+    def __post_init__(self) -> None:
+        on_differences = self.kind == "geometric_mean" or self.scale == "absolute"
+        object.__setattr__(self, "look_scale", "difference" if on_differences else "ratio")
 
     @property
     def on_logarithms(self) -> bool:
