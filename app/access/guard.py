@@ -145,7 +145,8 @@ class Access:
             self._retired.append(before.limiter.store)
         if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
             _log.warning(
-                "No keys and no issuer in `access`: every process on this machine may call, other machines may not",
+                "Authentication is not configured (`access` has no `keys_file` and no `oidc`); accepting loopback "
+                "connections only",
                 extra=event("access_open_on_loopback"),
             )
 

@@ -36,7 +36,7 @@ from app.upstream.target import Target
 
 
 def is_drawn(unit: int, endpoint: str, percent: float) -> bool:
-    """Whether the unit is among `percent` of the endpoint's. With a larger share, those of a smaller one stay drawn.
+    """Whether the unit is among `percent` of the endpoint's. Raising `percent` keeps every unit already selected.
 
     The hash is another one than that of arms, so that both arms of a split are mirrored alike.
     """

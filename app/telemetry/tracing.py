@@ -203,9 +203,9 @@ class SpanSender:
             problem = type(error).__name__
         self._observer.traces_sent(EXPORTED if problem is None else FAILED, len(requests))
         if problem is not None and self._is_taken:
-            _log.warning("The collector does not take spans", extra=event("spans_not_sent", problem=problem))
+            _log.warning("Span export failing", extra=event("spans_not_sent", problem=problem))
         elif problem is None and not self._is_taken:
-            _log.warning("The collector takes spans again", extra=event("spans_sent_again"))
+            _log.warning("Span export recovered", extra=event("spans_sent_again"))
         self._is_taken = problem is None
         return self._is_taken
 

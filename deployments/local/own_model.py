@@ -181,7 +181,7 @@ _EXPERIMENTS: Sequence[Line] = (
     ("    args: {}", ""),
     ("    deployments:", ""),
     ("      - name: Experiments", ""),
-    ("        num_replicas: 1", "never more: it is one judge"),
+    ("        num_replicas: 1", "must stay 1: the experiment service is a singleton"),
     ("        ray_actor_options: {num_cpus: 0.2}", ""),
 )
 

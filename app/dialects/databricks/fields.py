@@ -56,7 +56,7 @@ from app.internal_api import MAX_STOP_STRINGS
 
 MAX_TOOLS = 32
 MAX_PROPERTIES = 15
-MAX_CHOICES = 1024  # Databricks documents no bound; without one a small request is any amount of work
+MAX_CHOICES = 1024  # Databricks documents no limit; we need one to bound the work per request
 
 _NOT_SENT = BOOKKEEPING | {"client_request_id", "usage_context"}
 OTHER_MODELS = "it has rows for models of other kinds; send `messages`, `prompt` or `input`, by the endpoint's task"

@@ -55,7 +55,7 @@ TokenIds = Annotated[list[int], Field(min_length=1)]
 class OperationBody(BaseModel):
     """The fields that the bodies of all operations share."""
 
-    # Strict: a number in quotes is an error, as it is at OpenAI's.
+    # Strict, like OpenAI: numbers sent as strings are rejected.
     model_config = ConfigDict(extra="ignore", strict=True)
 
     refused: ClassVar[Mapping[str, str]] = {

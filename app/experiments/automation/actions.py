@@ -343,5 +343,5 @@ def _started_at(entry: JournalEntry) -> float | None:
 
 
 def _is_of(state: State, run: ExperimentRun | None) -> bool:
-    """Whether a state belongs to the present run, and that continues: pending work of any other run is void."""
+    """Whether a state belongs to the present run, and the run continues: pending work of any other run is void."""
     return run is not None and run.stopped_at is None and run.started_at == state.started_at

@@ -241,7 +241,7 @@ def _stops(state: State, facts: RolloutInput, now: float) -> Transition | None:
     if _have_nothing(names, facts):
         if not facts.rollout_complete:
             return None
-        text = f"Every router has the plan without {_listed(names)}"
+        text = f"All routers have applied the plan that removes {_listed(names)}"
         return transition_to(state, "stop_lifted", text, stops=[])
     text = f"{_listed(names)} was given traffic before the rollback was complete"
     return transition_to(state, "intent", text, intent=_rollback(state.revision + 1, facts, names, state.text or text))
@@ -395,7 +395,7 @@ def _changed_by_others(state: State, facts: RolloutInput, arms: dict[str, int], 
 
 
 def _traffic_returned(state: State, facts: RolloutInput, now: float) -> Transition | None:
-    """A treatment that was rolled back has traffic again: guardrails watch it again.
+    """Re-arms guardrails when a rolled-back treatment receives traffic again.
 
     If that was a step of another controller, which did not know of the rollback, it is undone.
     """

@@ -36,7 +36,7 @@ def test_the_router_serves_an_external_deployment_on_loopback_and_stops_on_sigte
     log = router.log.read_text()
     assert '"deployment":"far"' in log
     assert "theirs" not in log
-    assert "every process on this machine may call, other machines may not" in log
+    assert "accepting loopback connections only" in log
 
 
 def test_an_idle_connection_is_kept_longer_than_by_the_server_itself(tmp_path: Path) -> None:
