@@ -225,9 +225,9 @@ class _Event:
         self._evidence.add(on_shadow[new])
 
     def report(self, name: str) -> PairedEvent:
-        ln_e, (primary, shadow) = self._evidence.ln_e, self._evidence.units
+        log_e_value, (primary, shadow) = self._evidence.log_e_value, self._evidence.units
         side: Side = "undecided"
-        if ln_e >= math.log(1 / ALPHA):
+        if log_e_value >= math.log(1 / ALPHA):
             side = "higher" if shadow > primary else "lower"
         return PairedEvent(
             event=name,
@@ -235,7 +235,7 @@ class _Event:
             both=self._both,
             shadow_only=self._shadow_only,
             primary_only=self._primary_only,
-            log_e_value=ln_e,
+            log_e_value=log_e_value,
             side=side,
         )
 

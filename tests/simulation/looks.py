@@ -12,7 +12,7 @@ from app.experiments.analysis.arrays import Hashes
 from app.experiments.analysis.cells import Strata
 from app.experiments.analysis.metrics import Values
 from app.experiments.statistics.look import MIN_UNITS, Covariates, Estimate, Moments, UnitSums, look, look_of_requests
-from app.experiments.statistics.sequences import boundary, effect_size, ln_e_mix
+from app.experiments.statistics.sequences import boundary, effect_size, log_e_mixture
 from app.experiments.storage.columns import RowColumns
 from tests.simulation.pool import generator
 from tests.simulation.worlds import Traffic, World, draw
@@ -117,14 +117,14 @@ def runs(world: World, ends: Sequence[int], name: str, seeds: Sequence[int]) -> 
     return Runs(*(Estimates(*np.moveaxis(np.array(kind), 2, 0)) for kind in zip(*each, strict=True)))
 
 
-def ln_e(estimates: Estimates, minimal_effect: float, alpha: float = 0.05) -> Floats:
+def log_e_value(estimates: Estimates, minimal_effect: float, alpha: float = 0.05) -> Floats:
     """The evidence at every look."""
-    return ln_e_mix(*estimates, effect=effect_size(minimal_effect, "relative"), alpha=alpha)
+    return log_e_mixture(*estimates, effect=effect_size(minimal_effect, "relative"), alpha=alpha)
 
 
 def found(estimates: Estimates, minimal_effect: float, alpha: float = 0.05) -> NDArray[np.bool_]:
     """Whether the confidence sequence excludes 0 at each look: shape (runs, looks)."""
-    return np.asarray(ln_e(estimates, minimal_effect, alpha) >= math.log(1 / alpha), dtype=np.bool_)
+    return np.asarray(log_e_value(estimates, minimal_effect, alpha) >= math.log(1 / alpha), dtype=np.bool_)
 
 
 def misses(estimates: Estimates, truth: float, minimal_effect: float, alpha: float = 0.05) -> NDArray[np.bool_]:

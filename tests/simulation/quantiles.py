@@ -36,7 +36,7 @@ def run(world: World, p: float, rng: np.random.Generator) -> tuple[bool, bool]:
         now = slice(0, round(end))
         result = quantile_shift(traffic.x[now], traffic.unit[now], traffic.stratum[now], traffic.arm[now], p)
         if result is not None and result.enough:
-            rejected |= result.ln_e(effect=EFFECT, alpha=ALPHA) >= math.log(1 / ALPHA)
+            rejected |= result.log_e_value(effect=EFFECT, alpha=ALPHA) >= math.log(1 / ALPHA)
             peeked |= abs(result.z) > NOMINAL
     return rejected, peeked
 

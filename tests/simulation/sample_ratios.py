@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.experiments.analysis.arms import Arms
 from app.experiments.analysis.sample_ratio import SampleRatioWatch
-from app.experiments.statistics.events import RETURNS_THRESHOLD, THRESHOLD, ln_e_of_plan
+from app.experiments.statistics.events import RETURNS_THRESHOLD, THRESHOLD, log_e_value_of_plan
 from app.experiments.storage.columns import Tables
 from app.exposures.wire import Plan
 from tests.simulation.pool import generator, spread
@@ -43,7 +43,9 @@ def first_alarm(loss: float, weight: float, rng: np.random.Generator) -> float:
         steps = min(max(200, begin // EVERY), (UNITS - begin) // EVERY)
         now = treated[-1] + np.cumsum(rng.binomial(EVERY, recorded, steps))
         seen = begin + EVERY * np.arange(1, steps + 1)
-        alarms = np.flatnonzero(ln_e_of_plan(np.stack([seen - now, now], axis=1), (1 - weight, weight)) >= THRESHOLD)
+        alarms = np.flatnonzero(
+            log_e_value_of_plan(np.stack([seen - now, now], axis=1), (1 - weight, weight)) >= THRESHOLD
+        )
         if len(alarms):
             return float(seen[alarms[0]])
         treated, begin = now, int(seen[-1])

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.experiments.statistics.look import MIN_UNITS
 from app.experiments.statistics.pairs import Discordant, PairedLook, paired_look
-from app.experiments.statistics.sequences import ln_e_mix
+from app.experiments.statistics.sequences import log_e_mixture
 from tests.simulation.pool import generator, spread
 
 PAIRS, USERS, LOOKS = 3_000, 250, 40
@@ -95,7 +95,7 @@ def _rejected(looks: list[PairedLook], effect: float = 0.0) -> bool:
         np.array(column)
         for column in zip(*((estimate.est, estimate.se, estimate.nu) for estimate in known), strict=True)
     )
-    return bool((ln_e_mix(est - effect, se, nu, effect=EFFECT, alpha=ALPHA) >= math.log(1 / ALPHA)).any())
+    return bool((log_e_mixture(est - effect, se, nu, effect=EFFECT, alpha=ALPHA) >= math.log(1 / ALPHA)).any())
 
 
 def _pairs(row: Row, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -114,5 +114,5 @@ def _discordant_runs(seeds: range) -> np.ndarray:
         rate = random.beta(0.5, 10, size=400)
         shadow, primary = random.random((2, 400)) < rate
         evidence.add(shadow[shadow != primary])
-        found.append(evidence.ln_e >= math.log(1 / ALPHA))
+        found.append(evidence.log_e_value >= math.log(1 / ALPHA))
     return np.array(found)

@@ -43,7 +43,7 @@ from app.experiments.contract.report import (
 )
 from app.experiments.statistics.look import Estimate, Slack
 from app.experiments.statistics.planner import e_bh, levels, weight_of_place
-from app.experiments.statistics.sequences import confidence_sequence, effect_size, ln_e_mix
+from app.experiments.statistics.sequences import confidence_sequence, effect_size, log_e_mixture
 from app.experiments.storage.columns import OverdueColumns, RowColumns, StartColumns, Tables, router_hash
 from app.exposures.wire import FeedbackItem, Flag
 
@@ -97,13 +97,13 @@ class SubgroupWatch:
 
     def _evidence(self, comparing: MetricComparison, look: SubgroupLook) -> float:
         est, se, nu = _difference(look.inside, look.outside)
-        return float(ln_e_mix(_apart(look).shrink(est), se, nu, effect=comparing.delta, alpha=self._alpha))
+        return float(log_e_mixture(_apart(look).shrink(est), se, nu, effect=comparing.delta, alpha=self._alpha))
 
     def _effect(
         self,
         comparing: MetricComparison,
         look: SubgroupLook,
-        ln_e: float,
+        log_e_value: float,
         level: float,
         weight: float,
         *,
@@ -123,7 +123,7 @@ class SubgroupWatch:
             units=dict(zip(comparing.names, inside.units, strict=True)),
             effect=effect_of(inside.est, own, measure.scale),
             difference=effect_of(est, apart, measure.scale),
-            log_e_value=ln_e,
+            log_e_value=log_e_value,
             differs=differs,
         )
 
@@ -423,11 +423,13 @@ class Analysis:
     def _discover(self) -> None:
         """Selects the secondary metrics that differ, among all of them."""
         secondary = [comparison for comparison in self._comparing if comparison.measure.role == "secondary"]
-        ln_e = [
-            0.0 if self._watched.invalidates(comparison.column, comparison.treatment) else comparison.known.ln_e or 0.0
+        log_e_values = [
+            0.0
+            if self._watched.invalidates(comparison.column, comparison.treatment)
+            else comparison.known.log_e_value or 0.0
             for comparison in secondary
         ]
-        kept, own = set(e_bh(ln_e, self.experiment.alpha)), levels(ln_e, self.experiment.alpha)
+        kept, own = set(e_bh(log_e_values, self.experiment.alpha)), levels(log_e_values, self.experiment.alpha)
         for number, (comparing, level) in enumerate(zip(secondary, own, strict=True)):
             comparing.assume(level, number in kept, self._arms.weights)
         for comparing in self._comparing:

@@ -180,8 +180,8 @@ def always_failing_of(ends: Ints, treatment: int, weights: Ints) -> tuple[float,
     fail. `ends` by set of weights, as in `AtRisk`; `weights` as in `Arms`.
     """
     known = weights[: len(ends)]
-    ln_e = always_failing(known[:, treatment], known[:, 0], ends[:, :, _FAILING], ends[:, :, _WORKING])
-    return ln_e, int(ends[:, 1, _FAILING].sum())
+    log_e_value = always_failing(known[:, treatment], known[:, 0], ends[:, :, _FAILING], ends[:, :, _WORKING])
+    return log_e_value, int(ends[:, 1, _FAILING].sum())
 
 
 def _before(flags: Mask, starts: Ints) -> Ints:

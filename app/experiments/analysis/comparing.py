@@ -76,9 +76,9 @@ class EffectHistory:
         latest = [self._latest] if self._latest is not None else []
         return self._points + [point for point in latest if not self._points or point.at > self._points[-1].at]
 
-    def add(self, at: float, effect: Effect, ln_e: float | None, verdict: Verdict) -> None:
+    def add(self, at: float, effect: Effect, log_e_value: float | None, verdict: Verdict) -> None:
         """A look. One that comes too soon after the last one that was kept is kept only until the next."""
-        self._latest = HistoryPoint(at=at, effect=effect, log_e_value=ln_e, verdict=verdict)
+        self._latest = HistoryPoint(at=at, effect=effect, log_e_value=log_e_value, verdict=verdict)
         if self._points and at - self._points[-1].at < self._every:
             return
         self._points.append(self._latest)
@@ -99,9 +99,12 @@ class EffectHistory:
         self._every = state["every"]
         self._points = [
             HistoryPoint(
-                at=at, effect=Effect(estimate=estimate, lower=lower, upper=upper), log_e_value=ln_e, verdict=verdict
+                at=at,
+                effect=Effect(estimate=estimate, lower=lower, upper=upper),
+                log_e_value=log_e_value,
+                verdict=verdict,
             )
-            for at, estimate, lower, upper, ln_e, verdict in state["points"]
+            for at, estimate, lower, upper, log_e_value, verdict in state["points"]
         ]
 
 
@@ -203,7 +206,7 @@ class LatestLook:
     """The result of the latest look."""
 
     effect: Effect = NO_EFFECT
-    ln_e: float | None = None
+    log_e_value: float | None = None
     measured: Verdict = "undecided"
     """The verdict on what was measured."""
     reason: str = ""
@@ -308,7 +311,7 @@ class MetricComparison:
         """Makes a look, of which `say` then takes the word. `sets` as in `Arms.weights`."""
         self.looked_at = now
         self.known = self._looked(collected, sets)
-        self.history.add(now, self.known.effect, self.known.ln_e, self.verdict)
+        self.history.add(now, self.known.effect, self.known.log_e_value, self.verdict)
         self.present = sum(collected.requests_with_value(self.column, arm) for arm in (0, self.treatment))
         self.is_recount = self.present < self.counted
         if self.is_recount:
@@ -411,8 +414,8 @@ class MetricComparison:
             (int(of[0].sum()), int(of[self.treatment].sum())) for of in (collected.unknown, collected.running)
         )
         few = FewEvents(events, (control, treated), unknown, running)
-        ln_e = events.ln_e(sets, few.requests)
-        return self._tested(LatestLook(ln_e=ln_e, reason=reason, units=units, few=few), few, sets)
+        log_e_value = events.log_e_value(sets, few.requests)
+        return self._tested(LatestLook(log_e_value=log_e_value, reason=reason, units=units, few=few), few, sets)
 
     def _tested(self, known: LatestLook, few: FewEvents, sets: Ints) -> LatestLook:
         """The look with the exact test and what follows from it."""
@@ -426,7 +429,7 @@ class MetricComparison:
     def _interval(self, look: AnyEstimate, collected: SufficientStatistics, units: tuple[int, int]) -> LatestLook:
         slack = collected.missing.slack_of_unended(self.column, self.treatment, collected.unknown)
         known = LatestLook(
-            ln_e=look.ln_e(effect=self.delta, alpha=self.alpha, slack=slack),
+            log_e_value=look.log_e_value(effect=self.delta, alpha=self.alpha, slack=slack),
             look=look,
             design_effect=collected.design_effect(self.column, self.treatment, look),
             without_cold=self._without_cold(collected),
@@ -539,8 +542,8 @@ class MetricComparison:
             minimal_effect=measure.minimal_effect,
             alpha=self.level,
             effect=known.effect,
-            log_e_value=known.ln_e,
-            p=None if known.ln_e is None else min(1.0, math.exp(-known.ln_e)),
+            log_e_value=known.log_e_value,
+            p=None if known.log_e_value is None else min(1.0, math.exp(-known.log_e_value)),
             verdict=verdict,
             withheld=known.measured if not invalid and known.measured != verdict else None,
             doubt="" if doubt is None else doubt.text,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.experiments.statistics.look import Estimate
-from app.experiments.statistics.sequences import Floats, ln_e_mix, usable
+from app.experiments.statistics.sequences import Floats, is_well_defined, log_e_mixture
 
 LARGE = 8.0
 """The change that is to be found soon, in multiples of the smallest effect of interest."""
@@ -64,8 +64,8 @@ class EffectWatch:
 
     What came after a look is the difference of two sums, and independent of the look's own. The difference of both
     estimates is 0 in the mean if the effect is constant, whatever it is. So from each of many looks on, it has an
-    e-value that mixes over changes of the effect, as `ln_e_mix` does over effects. The n-th of these looks has the part
-    1 / (n (n + 1)) of alpha, which bounds the probability of a false alarm in all.
+    e-value that mixes over changes of the effect, as `log_e_mixture` does over effects. The n-th of these looks has the
+    part 1 / (n (n + 1)) of alpha, which bounds the probability of a false alarm in all.
 
     Where a look rests on other records than those before, `begin_anew` makes it the first again.
     """
@@ -95,7 +95,7 @@ class EffectWatch:
         """A look at Unix seconds. `size`: what estimates are weighted by, and adds up from look to look. `level`: the
         mean size of a request.
         """
-        if not usable(est, se, nu):
+        if not is_well_defined(est, se, nu):
             return
         if self._starts:
             self._compare(est * size, size, (se * size) ** 2, nu / size, level)
@@ -150,7 +150,7 @@ class EffectWatch:
             self._found = self.change
 
     def _evidence(self, effect: Floats, square: Floats, nu: Floats) -> Floats:
-        return ln_e_mix(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
+        return log_e_mixture(effect, np.sqrt(square), nu, effect=self._large, alpha=self._alpha)
 
     def landmarks(self) -> dict[str, Any] | None:
         """The `state` after a change, with the estimates of when it was found; None before one."""

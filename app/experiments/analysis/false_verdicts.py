@@ -74,5 +74,5 @@ def _run(recorded: RecordedMetric, salted: Hashes, ends: Ints, alpha: float) -> 
         now = look(UnitSums._make(column[:end] for column in lines), recorded.scale, known)
         peeked.add(now and (now.unadjusted or now))
         if now is not None:
-            largest = max(largest, now.ln_e(effect=recorded.effect, alpha=alpha))
+            largest = max(largest, now.log_e_value(effect=recorded.effect, alpha=alpha))
     return largest >= math.log(1 / alpha), peeked.rejects

@@ -129,18 +129,18 @@ class GuardrailEvidence:
         self._evidence = self._events.more(sets, self.rail.tolerance, busier)
         if not len(hits.unit):
             return
-        self._follow(self._course, self._evidence.ln_e, hits, sets, busier)
+        self._follow(self._course, self._evidence.log_e_value, hits, sets, busier)
         for part, course in self._others.items():
             less = np.maximum(busier, self._busier(sets, part))
             evidence = self._events.more(sets, self.rail.tolerance, less, self._without(part))
             own = (hits.part != part) | ~hits.provokable
-            self._follow(course, evidence.ln_e, hits.take(own), sets, less)
+            self._follow(course, evidence.log_e_value, hits.take(own), sets, less)
 
-    def _follow(self, course: Course, ln_e: float, hits: "_Hits", sets: Ints, busier: Floats) -> None:
+    def _follow(self, course: Course, log_e_value: float, hits: "_Hits", sets: Ints, busier: Floats) -> None:
         own = sets[hits.weights, self.treatment] * busier[hits.weights]
         p0 = chance(own, sets[hits.weights, 0], self.rail.tolerance)
         rows = np.flatnonzero(((hits.arm == 0) | (hits.arm == self.treatment)) & (p0 > 0) & (p0 < 1))
-        course.add(ln_e, hits.unit[rows], hits.at[rows], hits.arm[rows] != 0, p0[rows])
+        course.add(log_e_value, hits.unit[rows], hits.at[rows], hits.arm[rows] != 0, p0[rows])
 
     def _busier(self, sets: Ints, left_out: int | None) -> Floats:
         busier = np.ones(len(sets))
@@ -191,19 +191,19 @@ class GuardrailEvidence:
         return self.failing_units >= MIN_UNITS
 
     @property
-    def ln_e(self) -> float:
+    def log_e_value(self) -> float:
         """ln of the evidence since the start."""
-        return self._evidence.ln_e if self._trials is None else self._trials.ln_e
+        return self._evidence.log_e_value if self._trials is None else self._trials.log_e_value
 
     @property
     def detector(self) -> float:
         """ln of the evidence since a late start."""
-        return (self._course if self._trials is None else self._trials.course).detector.ln_e
+        return (self._course if self._trials is None else self._trials.course).detector.log_e_value
 
     @property
     def ln_e_always(self) -> float | None:
         """ln of the evidence that units always fail because of their arm; None below `MIN_UNITS` of them."""
-        return self._of_any.ln_e if self._all_fail and self._of_any is not None else None
+        return self._of_any.log_e_value if self._all_fail and self._of_any is not None else None
 
     @property
     def events(self) -> Ints:
@@ -280,7 +280,7 @@ class GuardrailWatch:
             treatment=self._names[1],
             limit=self.limit,
             action=self._action,
-            log_e_value=max(evidence.ln_e - (evidence.threshold - threshold) for evidence in self._all),
+            log_e_value=max(evidence.log_e_value - (evidence.threshold - threshold) for evidence in self._all),
             log_e_value_always=main.ln_e_always,
             threshold=threshold,
             detector=max(-1e3, *(evidence.detector - (evidence.threshold - threshold) for evidence in self._all)),
@@ -315,7 +315,7 @@ class Failing:
         """`sure`: of events that callers in a part cannot have provoked."""
         self._at_risk, self._sure, self._treatment = at_risk, sure, treatment
         self._threshold = always_failing_at(alpha)
-        self.ln_e = self._largest = 0.0
+        self.log_e_value = self._largest = 0.0
         self._others: dict[int, float] = {}
         """The largest evidence without what the callers of a part can have provoked, by this part."""
 
@@ -323,14 +323,14 @@ class Failing:
         """Takes up what was added. `sets` as in `Arms.weights`; `suspects`: parts with events that were provokable."""
         for part in suspects:
             self._others.setdefault(part, self._largest)
-        self.ln_e, units = self._at_risk.always_failing(self._treatment, sets)
+        self.log_e_value, units = self._at_risk.always_failing(self._treatment, sets)
         if units >= MIN_UNITS:
-            self._largest = max(self._largest, self.ln_e)
+            self._largest = max(self._largest, self.log_e_value)
         every, sure = self._at_risk.ends(self._treatment), self._sure.ends(self._treatment)
         for part, largest in self._others.items():
-            ln_e, units = always_failing_of(without(every, sure, part), self._treatment, sets)
+            log_e_value, units = always_failing_of(without(every, sure, part), self._treatment, sets)
             if units >= MIN_UNITS:
-                self._others[part] = max(largest, ln_e)
+                self._others[part] = max(largest, log_e_value)
 
     @property
     def parts(self) -> Collection[int]:

@@ -54,11 +54,11 @@ class RareCounts:
         upper = None if lift.upper is None or of_treated == math.inf else (1 + lift.upper) * of_treated - 1
         return Effect(estimate=estimate, lower=lower, upper=upper)
 
-    def ln_e(self, sets: Ints, requests: Pair) -> float:
+    def log_e_value(self, sets: Ints, requests: Pair) -> float:
         """ln of the e-value against "the same rate"."""
         events, (of_control, of_treated) = self.events, self._most(requests)
-        more = events.more(sets, of_control).ln_e if of_control < math.inf else -math.inf
-        less = events.less(sets, 1 / of_treated).ln_e if of_treated < math.inf else -math.inf
+        more = events.more(sets, of_control).log_e_value if of_control < math.inf else -math.inf
+        less = events.less(sets, 1 / of_treated).log_e_value if of_treated < math.inf else -math.inf
         return max(two_sided(more, less), _NOTHING)
 
     def _most(self, requests: Pair) -> Pair:

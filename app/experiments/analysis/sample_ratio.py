@@ -35,8 +35,8 @@ from app.experiments.statistics.events import (
     RETURNS_THRESHOLD,
     SUSPICION,
     THRESHOLD,
-    ln_e,
-    ln_e_of_returns,
+    log_e_value,
+    log_e_value_of_returns,
 )
 from app.experiments.statistics.look import Estimate, Moments, look_of_requests
 from app.experiments.storage.columns import F64, I32, U16, OverdueColumns, RowColumns, StartColumns, Tables
@@ -92,7 +92,7 @@ class SampleRatioWatch:
     @property
     def _evidence(self) -> float:
         if self._known is None:
-            self._known = ln_e(
+            self._known = log_e_value(
                 (counts, self._arms.weights_of(self._tables.plans[plan]))
                 for plan, counts in enumerate(self._counts.tolist())
                 if any(counts)
@@ -144,7 +144,7 @@ class SampleRatioWatch:
             self._arms.weights_of(self._tables.plans[plan]) if has_units else nobody
             for plan, has_units in enumerate(used)
         ]
-        evidence = ln_e_of_returns(reached, weights)
+        evidence = log_e_value_of_returns(reached, weights)
         of_means, treatment, look = max(self._means_of_requests(self._first), key=itemgetter(0))
         self._evidence_of_returns = float(np.logaddexp(evidence.max(), of_means)) - math.log(2)
         if look is not None and of_means > evidence.max():
@@ -166,8 +166,8 @@ class SampleRatioWatch:
             n, x, xx = (_by_cell(cell, values, size) for values in (np.ones(len(cell)), times, times**2))
             look = look_of_requests(Moments(n, x, n, xx, x, n), "ratio")
             alpha = math.exp(-RETURNS_THRESHOLD)
-            ln_e = look.ln_e(effect=FEWER, alpha=alpha) if look is not None else 0.0
-            yield ln_e - math.log(treatments), treatment, look
+            log_e_value = look.log_e_value(effect=FEWER, alpha=alpha) if look is not None else 0.0
+            yield log_e_value - math.log(treatments), treatment, look
 
     @property
     def suspects(self) -> bool:

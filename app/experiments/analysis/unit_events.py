@@ -92,7 +92,7 @@ class EventCounts:
 
     def difference(self, weights: Ints) -> float:
         """ln of the e-value against "the same rate"."""
-        return two_sided(self.more(weights, 1.0).ln_e, self.less(weights, 1.0).ln_e)
+        return two_sided(self.more(weights, 1.0).log_e_value, self.less(weights, 1.0).log_e_value)
 
     def lift(self, weights: Ints, alpha: float, unknown: tuple[int, int] = (0, 0)) -> Effect:
         """The treatment's rate over control's, less 1, with its confidence sequence. `unknown`: further units of
@@ -106,8 +106,8 @@ class EventCounts:
             """Whether the other arm's rate is more than `ratio` times that of `arm`, also with its unknown units."""
             tables = self._with(unknown[arm], arm, weights)
             if arm == 0:
-                return all(self.more(weights, ratio, table=table).ln_e >= target for table in tables)
-            return all(self.less(weights, 1 / ratio, table).ln_e >= target for table in tables)
+                return all(self.more(weights, ratio, table=table).log_e_value >= target for table in tables)
+            return all(self.less(weights, 1 / ratio, table).log_e_value >= target for table in tables)
 
         lower, upper = _crossing(lambda ratio: proven(ratio, 0)), _crossing(lambda ratio: proven(ratio, 1))
         return Effect(
@@ -249,9 +249,9 @@ class UnitDetector:
             self._kept = max(_LEAST_KEPT, 2 * len(kept))
 
     @property
-    def ln_e(self) -> float:
+    def log_e_value(self) -> float:
         """The evidence now, ln."""
-        return self._detector.ln_e
+        return self._detector.log_e_value
 
     @property
     def largest(self) -> float:
@@ -267,9 +267,9 @@ class Course:
         """ln: it alarms at `alarm_at`."""
         self.detector = UnitDetector(trials)
 
-    def add(self, ln_e: float, unit: Hashes, at: F64, hit: Mask, p0: Floats) -> None:
-        """Trials, as in `UnitDetector`, after which the evidence of the whole run is `ln_e`."""
-        self.largest = max(self.largest, ln_e)
+    def add(self, log_e_value: float, unit: Hashes, at: F64, hit: Mask, p0: Floats) -> None:
+        """Trials, as in `UnitDetector`, after which the evidence of the whole run is `log_e_value`."""
+        self.largest = max(self.largest, log_e_value)
         self.detector.add(unit, at, hit, p0)
 
     @property
@@ -387,10 +387,10 @@ class UnitTrials:
             every.add(its)
             sure.add(its.take((its.part != UNBOUNDED) & ~its.provokable))
         p0 = np.full(len(trials.unit), self._max_rate)
-        self.course.add(self.ln_e, trials.unit, trials.at, trials.hit, p0)
+        self.course.add(self.log_e_value, trials.unit, trials.at, trials.hit, p0)
         for part, course in self.others.items():
             own = (trials.part != part) | ~trials.provokable
-            course.add(self._ln_e(part), trials.unit[own], trials.at[own], trials.hit[own], p0[own])
+            course.add(self._log_e_value(part), trials.unit[own], trials.at[own], trials.hit[own], p0[own])
 
     @property
     def evidence(self) -> EventEvidence:
@@ -405,13 +405,13 @@ class UnitTrials:
         return _evidence_of(table, self._max_rate)
 
     @property
-    def ln_e(self) -> float:
+    def log_e_value(self) -> float:
         """The evidence now, ln, of the turns for which it is largest in proportion to their share of alpha."""
-        return self._ln_e(None)
+        return self._log_e_value(None)
 
-    def _ln_e(self, left_out: int | None) -> float:
+    def _log_e_value(self, left_out: int | None) -> float:
         return max(
-            self._evidence(number, left_out).ln_e + (LN_SECOND - number * math.log(2) if number else 0.0)
+            self._evidence(number, left_out).log_e_value + (LN_SECOND - number * math.log(2) if number else 0.0)
             for number in self._turns
         )
 
@@ -545,8 +545,8 @@ class _Control:
     @property
     def exceeds(self) -> bool:
         """Whether the run, or one of the latest two hours, is evidence that the rate is above the limit."""
-        evidence = [self._run.evidence.ln_e + _WHOLE_RUN]
+        evidence = [self._run.evidence.log_e_value + _WHOLE_RUN]
         for number, (_, table) in self._open.items():
             start = share_of_start(number - self._since + 1)
-            evidence.append(_evidence_of(table, self._max_rate).ln_e + _HOURS + start)
+            evidence.append(_evidence_of(table, self._max_rate).log_e_value + _HOURS + start)
         return max(evidence) >= self._threshold

@@ -147,7 +147,7 @@ class EvidenceState(TypedDict):
 
 
 class EventEvidence:
-    """The whole-run e-process. Its state is counts: neither order nor batches nor merging change `ln_e`."""
+    """The whole-run e-process. Its state is counts: neither order nor batches nor merging change `log_e_value`."""
 
     def __init__(self, trials: Trials = "events") -> None:
         self.trials: Trials = trials
@@ -156,17 +156,17 @@ class EventEvidence:
         self._largest = 0.0
 
     def add(self, hit: ArrayLike, p0: ArrayLike) -> Floats:
-        """Adds trials, and returns `ln_e` after each of them."""
+        """Adds trials, and returns `log_e_value` after each of them."""
         hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
         path = self._sums + np.cumsum(ln_likelihood(hit, p0, self.trials), axis=0)
-        ln_e = np.asarray(np.logaddexp.reduce(_LN_PRIOR + path, axis=1), dtype=np.float64)
+        log_e_value = np.asarray(np.logaddexp.reduce(_LN_PRIOR + path, axis=1), dtype=np.float64)
         for value in np.unique(p0[~np.isnan(p0)]).tolist():
             hits, misses = self._counts.get(value, (0, 0))
             of_value = p0 == value
             self._counts[value] = (hits + int((hit & of_value).sum()), misses + int((~hit & of_value).sum()))
         self._recompute()
-        self._largest = max(self._largest, float(ln_e.max(initial=0.0)))
-        return ln_e
+        self._largest = max(self._largest, float(log_e_value.max(initial=0.0)))
+        return log_e_value
 
     def merge(self, other: "EventEvidence") -> None:
         """Adds the counts of another controller."""
@@ -174,7 +174,7 @@ class EventEvidence:
             mine = self._counts.get(value, (0, 0))
             self._counts[value] = (mine[0] + hits, mine[1] + misses)
         self._recompute()
-        self._largest = max(self._largest, other._largest, self.ln_e)
+        self._largest = max(self._largest, other._largest, self.log_e_value)
 
     def _recompute(self) -> None:
         """Recomputes the state from the counts, so that rounding does not depend on the order either."""
@@ -184,7 +184,7 @@ class EventEvidence:
         self._sums = counts[:, 0] @ hits + counts[:, 1] @ misses
 
     @property
-    def ln_e(self) -> float:
+    def log_e_value(self) -> float:
         """The evidence now, ln."""
         return float(np.logaddexp.reduce(_LN_PRIOR + self._sums))
 
@@ -253,7 +253,7 @@ class Detector:
         self.begins: Ints = np.zeros(1, np.int64)
         """The number of trials before each living start."""
         self._sums = np.zeros((1, len(MULTIPLES)))
-        self._ln_e = self._largest = -math.inf
+        self._log_e_value = self._largest = -math.inf
 
     def add(self, hit: ArrayLike, p0: ArrayLike, before: Ints | None = None) -> Floats:
         """Adds trials, and returns `largest` after each of them.
@@ -287,9 +287,9 @@ class Detector:
         self._sums = path[:, -1]
         self._since_start += len(before)
         top = path.max(axis=2)
-        ln_e = top + np.log(np.exp(path - top[..., None]) @ np.exp(_LN_PRIOR))
-        weighted = (ln_e + (_LN_FIRST_SHARE - _DECAY * np.log(self._number))[:, None]).max(axis=0)
-        self._ln_e = float(weighted[-1])
+        log_e_value = top + np.log(np.exp(path - top[..., None]) @ np.exp(_LN_PRIOR))
+        weighted = (log_e_value + (_LN_FIRST_SHARE - _DECAY * np.log(self._number))[:, None]).max(axis=0)
+        self._log_e_value = float(weighted[-1])
         return np.asarray(weighted, dtype=np.float64)
 
     def _start(self, begins: int) -> None:
@@ -306,11 +306,11 @@ class Detector:
         return int(self.begins[0])
 
     @property
-    def ln_e(self) -> float:
+    def log_e_value(self) -> float:
         """The evidence now, ln, of the start for which it is largest in proportion to its share of alpha; -inf before
         the first trial.
         """
-        return self._ln_e
+        return self._log_e_value
 
     @property
     def largest(self) -> float:
@@ -359,15 +359,15 @@ CERTAIN = 700.0
 """ln of the evidence of a unit in an arm that has no weight."""
 
 
-def ln_e(plans: Iterable[tuple[Sequence[int], Sequence[float]]]) -> float:
+def log_e_value(plans: Iterable[tuple[Sequence[int], Sequence[float]]]) -> float:
     """The evidence, ln, of (units of each arm, weights of each arm) per plan. Plans add up.
 
     Weights are of any sum; those of arms outside of the experiment are left out beforehand.
     """
-    return float(sum(ln_e_of_plan(counts, weights) for counts, weights in plans))
+    return float(sum(log_e_value_of_plan(counts, weights) for counts, weights in plans))
 
 
-def ln_e_of_returns(reached: NDArray[np.int64], weights: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+def log_e_value_of_returns(reached: NDArray[np.int64], weights: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     """The evidence, ln, of each of `RETURNS`, less what its share of the error rate costs.
 
     `reached`: the units with as many requests, by the plan of their first one, shape (RETURNS, plans, arms); `weights`
@@ -376,14 +376,14 @@ def ln_e_of_returns(reached: NDArray[np.int64], weights: Sequence[Sequence[float
     return np.asarray(
         _LN_SHARES
         + sum(
-            ln_e_of_plan(reached[:, plan], of_plan, RETURNS_CONCENTRATION)
+            log_e_value_of_plan(reached[:, plan], of_plan, RETURNS_CONCENTRATION)
             for plan, of_plan in enumerate(weights)
             if reached[:, plan].any()
         )
     )
 
 
-def ln_e_of_plan(
+def log_e_value_of_plan(
     counts: ArrayLike, weights: Sequence[float], concentration: float = CONCENTRATION
 ) -> NDArray[np.float64]:
     """The evidence, ln, of one plan's counts of shape (…, arms), for many moments at once: shape (…)."""

@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.statistics.sequences import Interval, confidence_sequence, ln_e_mix
+from app.experiments.statistics.sequences import Interval, confidence_sequence, log_e_mixture
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.integer]
@@ -175,10 +175,10 @@ class Estimate:
         """Whether both arms have the units that a claim needs."""
         return min(self.units) >= MIN_UNITS
 
-    def ln_e(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> float:
+    def log_e_value(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> float:
         """The evidence against "no effect"; 0 before both arms have enough units."""
         est = slack.shrink(self.est)
-        return float(ln_e_mix(est, self.se, self.nu, effect=effect, alpha=alpha)) if self.enough else 0.0
+        return float(log_e_mixture(est, self.se, self.nu, effect=effect, alpha=alpha)) if self.enough else 0.0
 
     def interval(
         self, *, effect: float, alpha: float, level: float | None = None, slack: Slack = NO_SLACK

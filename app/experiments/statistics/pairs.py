@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from app.experiments.statistics.events import EventEvidence, two_sided
 from app.experiments.statistics.look import MIN_UNITS, Codes, Floats, sum_of_squares
-from app.experiments.statistics.sequences import Interval, confidence_sequence, ln_e_mix
+from app.experiments.statistics.sequences import Interval, confidence_sequence, log_e_mixture
 
 _ROUNDING = 1e-24
 """A variance below this share of the second moment is rounding: the values do not vary."""
@@ -32,11 +32,11 @@ class PairedLook:
     units: int
     pairs: int
 
-    def ln_e(self, *, effect: float, alpha: float) -> float:
+    def log_e_value(self, *, effect: float, alpha: float) -> float:
         """The evidence against "no difference"; 0 before there are enough units."""
         if self.se is None or self.units < MIN_UNITS:
             return 0.0
-        return float(ln_e_mix(self.est, self.se, self.nu, effect=effect, alpha=alpha))
+        return float(log_e_mixture(self.est, self.se, self.nu, effect=effect, alpha=alpha))
 
     def interval(self, *, effect: float, alpha: float) -> Interval | None:
         """The confidence sequence at this look; None before there are enough units."""
@@ -77,11 +77,11 @@ class Discordant:
             self._less.add(~on_shadow, _HALF)
 
     @property
-    def ln_e(self) -> float:
+    def log_e_value(self) -> float:
         """The evidence now, ln, for a difference in the direction of `units`; at least 0. The largest so far may have
         been for the other one.
         """
-        return max(0.0, two_sided(self._more.ln_e, self._less.ln_e))
+        return max(0.0, two_sided(self._more.log_e_value, self._less.log_e_value))
 
     @property
     def units(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from scipy.special import ndtri, stdtr
 
 from app.experiments.statistics.look import Estimate
-from app.experiments.statistics.sequences import ln_e_mix
+from app.experiments.statistics.sequences import log_e_mixture
 
 _HALVINGS = 50
 
@@ -31,7 +31,7 @@ def information_needed(
 
     def suffices(v: float) -> bool:
         excess = effect * math.sqrt(v) - z  # at least k exactly where its evidence suffices
-        evidence = ln_e_mix(excess / math.sqrt(v), 1 / math.sqrt(v), math.inf, effect=tuned_for, alpha=alpha)
+        evidence = log_e_mixture(excess / math.sqrt(v), 1 / math.sqrt(v), math.inf, effect=tuned_for, alpha=alpha)
         return excess > 0 and float(evidence) >= math.log(1 / alpha)
 
     low = high = 1 / effect**2
@@ -97,31 +97,31 @@ def weight_of_place(place: int) -> float:
     return 0.5 ** (place // _AT_ONCE + 1) / _AT_ONCE if place < PLACES else 0.0
 
 
-def e_bh(ln_e_values: Sequence[float], level: float, weights: Sequence[float] | None = None) -> list[int]:
-    """The indexes that are kept, rising. `ln_e_values` are logarithms of e-values; `level` the false discovery rate;
+def e_bh(log_e_values: Sequence[float], level: float, weights: Sequence[float] | None = None) -> list[int]:
+    """The indexes that are kept, rising. `log_e_values` are logarithms of e-values; `level` the false discovery rate;
     `weights`, together at most 1, are 1 / m if left out. What has none is not kept.
 
     Sorted from the largest weighted e-value, the first k are kept, with the largest k whose is at least 1 / (level k).
     """
-    m = len(ln_e_values)
+    m = len(log_e_values)
     weighted = [
-        ln_e + math.log(weight) if weight else -math.inf
-        for ln_e, weight in zip(ln_e_values, weights or _equal(m), strict=True)
+        log_e_value + math.log(weight) if weight else -math.inf
+        for log_e_value, weight in zip(log_e_values, weights or _equal(m), strict=True)
     ]
     order = sorted(range(m), key=lambda index: -weighted[index])
     enough = (k for k in range(m, 0, -1) if weighted[order[k - 1]] >= -math.log(level * k))
     return sorted(order[: next(enough, 0)])
 
 
-def levels(ln_e_values: Sequence[float], level: float, weights: Sequence[float] | None = None) -> list[float]:
+def levels(log_e_values: Sequence[float], level: float, weights: Sequence[float] | None = None) -> list[float]:
     """The level of each metric's interval: it excludes "no effect" exactly for the metrics that `e_bh` keeps.
 
     Of those that are kept, the intervals that miss their effects are at most the share `level` in the mean.
     """
-    kept = set(e_bh(ln_e_values, level, weights))
+    kept = set(e_bh(log_e_values, level, weights))
     return [
         level * weight * (len(kept) if index in kept else len(kept) + 1)
-        for index, weight in enumerate(weights or _equal(len(ln_e_values)))
+        for index, weight in enumerate(weights or _equal(len(log_e_values)))
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.experiments.statistics.look import MIN_UNITS, NO_SLACK, Codes, Floats, Slack, squares_of_arms, variance_of
-from app.experiments.statistics.sequences import Interval, boundary, ln_e_mix
+from app.experiments.statistics.sequences import Interval, boundary, log_e_mixture
 
 MIN_ABOVE = 30
 """The number of requests above the quantile that each arm must have before any estimate."""
@@ -123,7 +123,7 @@ def _kth(one: Floats, other: Floats, k: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class QuantileEstimate:
-    """A shift of ln y at a quantile; `ln_e` and `interval` as a `Look` has them."""
+    """A shift of ln y at a quantile; `log_e_value` and `interval` as a `Look` has them."""
 
     est: float
     se: float
@@ -145,12 +145,12 @@ class QuantileEstimate:
         """The test of "no shift": its difference of proportions in standard errors."""
         return self._test.z(0.0)
 
-    def ln_e(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> float:
+    def log_e_value(self, *, effect: float, alpha: float, slack: Slack = NO_SLACK) -> float:
         """The evidence against "no shift", by the test at 0; it reaches ln(1/alpha) where `interval` excludes 0."""
         z = self.z
         if not self.enough or not math.isfinite(z):
             return 0.0
-        return float(ln_e_mix(slack.shrink(z * self.se), self.se, self.nu, effect=effect, alpha=alpha))
+        return float(log_e_mixture(slack.shrink(z * self.se), self.se, self.nu, effect=effect, alpha=alpha))
 
     def interval(
         self, *, effect: float, alpha: float, level: float | None = None, slack: Slack = NO_SLACK

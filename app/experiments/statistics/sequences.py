@@ -57,7 +57,7 @@ def best_rho(v: float, alpha: float) -> float:
     return float(v / (-lambertw(-(alpha**2) / math.e, -1).real - 1))
 
 
-def narrowest(alpha: float) -> float:
+def smallest_boundary(alpha: float) -> float:
     """k*: the boundary, in standard errors, at the information for which its rho is the best."""
     share = (1 + best_rho(1.0, alpha)) / best_rho(1.0, alpha)
     return math.sqrt((1 + best_rho(1.0, alpha)) * math.log(share / alpha**2))
@@ -66,10 +66,10 @@ def narrowest(alpha: float) -> float:
 @lru_cache(maxsize=1024)
 def rho_for(effect: float, alpha: float) -> float:
     """The precision that is best at the information at which `effect` is just found: (k* / effect)²."""
-    return best_rho((narrowest(alpha) / effect) ** 2, alpha)
+    return best_rho((smallest_boundary(alpha) / effect) ** 2, alpha)
 
 
-def ln_e(t2: ArrayLike, v: ArrayLike, rho: ArrayLike, nu: ArrayLike) -> Floats:
+def log_e_value(t2: ArrayLike, v: ArrayLike, rho: ArrayLike, nu: ArrayLike) -> Floats:
     """ln of the e-value of one mixture scale.
 
     `t2` is (estimate/se)², `v` the information 1/se², `nu` the degrees of freedom, infinite for the normal limit.
@@ -84,7 +84,7 @@ def ln_e(t2: ArrayLike, v: ArrayLike, rho: ArrayLike, nu: ArrayLike) -> Floats:
     return np.asarray(0.5 * np.log(r) + gain, dtype=np.float64)
 
 
-def usable(est: ArrayLike, se: ArrayLike, nu: ArrayLike) -> NDArray[np.bool_]:
+def is_well_defined(est: ArrayLike, se: ArrayLike, nu: ArrayLike) -> NDArray[np.bool_]:
     """The mask of the looks at which a claim is possible: a finite estimate, a positive finite error, more than MIN_NU
     degrees.
     """
@@ -102,7 +102,9 @@ def _mixed(t2: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) ->
 
 def _weighted(t2: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) -> Floats:
     """ln of each scale's part in the mixture: a first axis more than the arguments have."""
-    return _by_scale(v, [math.log(weight) for weight in weights.values()]) + ln_e(t2, v, _by_scale(v, weights), nu)
+    return _by_scale(v, [math.log(weight) for weight in weights.values()]) + log_e_value(
+        t2, v, _by_scale(v, weights), nu
+    )
 
 
 def _by_scale(v: Floats, numbers: Iterable[float]) -> Floats:
@@ -114,13 +116,13 @@ def _precisions(mixture: Mapping[float, float], effect: float, alpha: float) -> 
     return {rho_for(scale * effect, alpha): weight for scale, weight in mixture.items()}
 
 
-def ln_e_mix(est: ArrayLike, se: ArrayLike, nu: ArrayLike, *, effect: float, alpha: float) -> Floats:
-    """ln of the e-value against "no effect", all scales averaged; 0, which is no evidence, where nothing is `usable`.
+def log_e_mixture(est: ArrayLike, se: ArrayLike, nu: ArrayLike, *, effect: float, alpha: float) -> Floats:
+    """ln of the e-value against "no effect", all scales averaged; 0, which is no evidence, unless `is_well_defined`.
 
     Arguments broadcast. `alpha` tunes the mixture; the value is an e-value at every level.
     """
     est, se, nu = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (est, se, nu)))
-    ok = usable(est, se, nu)
+    ok = is_well_defined(est, se, nu)
     est, se, nu = np.where(ok, est, 0.0), np.where(ok, se, 1.0), np.where(ok, nu, 1.0)
     weights = _precisions(MIXTURE, effect, alpha)
     return np.where(ok, _mixed((est / se) ** 2, 1 / se**2, nu, weights), 0.0)
@@ -137,11 +139,11 @@ def boundary(
 ) -> Floats:
     """k: the half-width of the interval in standard errors, at each (se, nu); inf where no estimate would suffice.
 
-    The root in k of ``ln_e_mix(k * se, se, nu) = ln(1 / level)``; `level` is `alpha`, which tunes the mixture, if it is
-    left out, and has no root if it is 0; `mixture` replaces the scales and weights.
+    The root in k of ``log_e_mixture(k * se, se, nu) = ln(1 / level)``; `level` is `alpha`, which tunes the mixture, if
+    it is left out, and has no root if it is 0; `mixture` replaces the scales and weights.
     """
     se, nu = np.broadcast_arrays(*(np.asarray(a, dtype=np.float64) for a in (se, nu)))
-    ok = usable(0.0, se, nu)
+    ok = is_well_defined(0.0, se, nu)
     v = 1 / np.where(ok, se, 1.0) ** 2
     n = np.where(ok, nu, 1.0)
     level = alpha if level is None else level
@@ -184,7 +186,7 @@ def confidence_sequence(
 
     `level` as in `boundary`. None where there is no finite interval.
     """
-    if not usable(est, se, nu):
+    if not is_well_defined(est, se, nu):
         return None
     reach = float(boundary(se, nu, effect=effect, alpha=alpha, level=level)) * se
     return Interval(est - reach, est + reach) if math.isfinite(reach) else None

@@ -89,6 +89,6 @@ def test_units_that_are_dropped_are_never_counted_again() -> None:
 def test_a_handful_of_units_that_always_fail_is_evidence(weights: tuple[int, int], fails: int, works: int) -> None:
     exposures = [(unit, True, 0, 1, True) for unit in range(fails) for _ in range(ALWAYS)]
     exposures += [(fails + unit, False, 0, 0, True) for unit in range(works)]
-    ln_e, failing = added(exposures, 3).always_failing(1, np.array([weights], np.int64))
+    log_e_value, failing = added(exposures, 3).always_failing(1, np.array([weights], np.int64))
     assert failing == fails
-    assert ln_e >= always_failing_at(0.02)
+    assert log_e_value >= always_failing_at(0.02)

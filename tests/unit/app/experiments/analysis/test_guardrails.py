@@ -295,11 +295,11 @@ def test_the_evidence_is_that_of_the_events_one_by_one() -> None:
     counted.add(np.arange(7, dtype=np.uint64), np.arange(7, dtype=np.float64), sets, arms)
     expected = EventEvidence()
     expected.add(arms == 1, chance(HALF[sets, 1], HALF[sets, 0], 1.5))
-    assert counted.more(HALF, 1.5).ln_e == pytest.approx(expected.ln_e, abs=1e-9)
+    assert counted.more(HALF, 1.5).log_e_value == pytest.approx(expected.log_e_value, abs=1e-9)
 
 
 def test_more_and_less_are_mirror_images() -> None:
-    assert events(3, 9).more(HALF, 1.0).ln_e == pytest.approx(events(9, 3).less(HALF, 1.0).ln_e)
+    assert events(3, 9).more(HALF, 1.0).log_e_value == pytest.approx(events(9, 3).less(HALF, 1.0).log_e_value)
     assert events(3, 9).difference(HALF) == pytest.approx(events(9, 3).difference(HALF))
 
 
@@ -315,7 +315,7 @@ def test_the_interval_of_the_rates_ratio_holds_the_estimate_and_excludes_1_only_
     assert lift.upper is not None
     assert lift.lower < expected - 1 < lift.upper
     for bound, evidence in ((lift.lower, counted.more), (lift.upper, counted.less)):
-        assert evidence(HALF, bound + 1).ln_e == pytest.approx(math.log(2 / 0.05), abs=1e-3)
+        assert evidence(HALF, bound + 1).log_e_value == pytest.approx(math.log(2 / 0.05), abs=1e-3)
 
 
 def test_without_events_everything_is_possible() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from app.experiments.analysis.arms import Arms
 from app.experiments.analysis.sample_ratio import SampleRatioWatch, SharedTime
-from app.experiments.statistics.events import RETURNS_THRESHOLD, ln_e
+from app.experiments.statistics.events import RETURNS_THRESHOLD, log_e_value
 from app.exposures.wire import Plan
 from tests.support.experiments.exposure_columns import Recorder
 from tests.support.experiments.world import config
@@ -36,7 +36,9 @@ def test_plans_add_up_each_with_its_own_weights(returning: bool) -> None:
     add(watched, range(10_000, 15_100), 1, 0)
     add(watched, range(15_100, 20_000), 1, 1)
     status = watched.status([])
-    assert status.log_e_value == pytest.approx(ln_e([((9880, 120), (99, 1)), ((5100, 4900), (50, 50))]), abs=1e-9)
+    assert status.log_e_value == pytest.approx(
+        log_e_value([((9880, 120), (99, 1)), ((5100, 4900), (50, 50))]), abs=1e-9
+    )
     assert [(plan.plan, plan.units) for plan in status.plans] == [
         ("0-a", {"blue": 9880, "green": 120}),
         ("1-b", {"blue": 5100, "green": 4900}),

@@ -128,7 +128,7 @@ def test_the_exact_test_ends_where_both_arms_have_enough_events() -> None:
     effect = known.effect(HALF, 0.05, (1, 1))
     assert effect.upper is not None
     assert effect.upper < 0
-    assert known.ln_e(HALF, (1, 1)) > 3
+    assert known.log_e_value(HALF, (1, 1)) > 3
     add_rows(1, range(100, 101))
     assert not rare.applies
     assert known.effect(HALF, 0.05, (1, 1)) == effect, "a look is one of its own time"
@@ -143,7 +143,7 @@ def test_the_exact_test_allows_for_the_events_that_a_unit_may_have() -> None:
             values = Values(ones, ones, ones > 0, ones < 0, ones < 0)
             rare.add(values, np.array(units, np.uint64), ones, np.zeros(size, np.int32), np.full(size, arm, np.int8))
         known = rare.at_present()
-        return known.effect(HALF, 0.05, (requests, requests)), known.ln_e(HALF, (requests, requests))
+        return known.effect(HALF, 0.05, (requests, requests)), known.log_e_value(HALF, (requests, requests))
 
     (once, evidence), (none, _), (maybe, less) = of([20], 10), of([], 1), of([], 10)
     assert once.upper is not None

@@ -79,7 +79,7 @@ def test_what_is_a_trial_is_what_was_described_in_any_batches(seed: int) -> None
         trials = UnitTrials(LIMIT, 1, ALPHA)
         for part in np.array_split(np.arange(len(arm)), parts):
             trials.add(UnitExposures._make(column[part] for column in exposures), arm[part])
-        assert trials.course.detector.ln_e == pytest.approx(expected.ln_e)
+        assert trials.course.detector.log_e_value == pytest.approx(expected.log_e_value)
         assert trials.course.detector.largest == pytest.approx(expected.largest)
         assert trials.evidence.hits + trials.evidence.misses == len(np.unique(unit))
         rates.add(trials.control_rate)
@@ -110,7 +110,7 @@ def test_the_detector_of_units_knows_each_units_trial_before_in_any_batches() ->
         detector = UnitDetector()
         for part in np.array_split(np.arange(2000), parts):
             detector.add(unit[part], at[part], hit[part], np.full(len(part), 0.5))
-        assert detector.ln_e == pytest.approx(expected.ln_e)
+        assert detector.log_e_value == pytest.approx(expected.log_e_value)
         assert detector.largest == pytest.approx(expected.largest)
 
 
@@ -122,7 +122,7 @@ def test_trials_count_in_the_order_in_which_they_came_whenever_their_requests_be
     for place in range(400):
         one = slice(place, place + 1)
         one_by_one.add(unit[one], at[one], hit[one], np.full(1, 0.1))
-    assert (together.ln_e, together.largest) == pytest.approx((one_by_one.ln_e, one_by_one.largest))
+    assert (together.log_e_value, together.largest) == pytest.approx((one_by_one.log_e_value, one_by_one.largest))
 
 
 def test_two_records_of_one_request_are_one_trial() -> None:
@@ -136,7 +136,7 @@ def test_two_records_of_one_request_are_one_trial() -> None:
     once.add(unit, at, hit, limit)
     for part in (slice(0, 200), slice(100, 400), slice(0, 400)):
         detector.add(np.tile(unit[part], 2), np.tile(at[part], 2), np.tile(hit[part], 2), np.tile(limit[part], 2))
-    assert (detector.ln_e, detector.largest) == (once.ln_e, once.largest)
+    assert (detector.log_e_value, detector.largest) == (once.log_e_value, once.largest)
 
 
 def test_units_that_no_start_counts_are_forgotten_without_a_difference() -> None:
@@ -146,5 +146,5 @@ def test_units_that_no_start_counts_are_forgotten_without_a_difference() -> None
         hit, at = rng.random(5000) < 0.5, np.arange(5000 * part, 5000 * (part + 1), dtype=np.float64)
         detector.add(at.astype(np.uint64), at, hit, np.full(5000, 0.5))
         expected.add(hit, 0.5)
-    assert detector.ln_e == pytest.approx(expected.ln_e)
+    assert detector.log_e_value == pytest.approx(expected.log_e_value)
     assert len(detector.units) < 50_000

@@ -21,8 +21,8 @@ from app.experiments.statistics.events import (
     alarm_at,
     always_failing,
     chance,
-    ln_e,
     ln_likelihood,
+    log_e_value,
     share_of_start,
     two_sided,
 )
@@ -108,7 +108,7 @@ def test_the_shares_of_the_whole_run_of_the_second_test_and_of_all_starts_are_al
     detector.add([True], 0.5)
     whole = EventEvidence()
     whole.add([True], 0.5)
-    assert detector.ln_e - whole.ln_e == pytest.approx(math.log(shares[0] / WHOLE_SHARE), abs=1e-6)
+    assert detector.log_e_value - whole.log_e_value == pytest.approx(math.log(shares[0] / WHOLE_SHARE), abs=1e-6)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 1)), min_size=1, max_size=8))
@@ -137,7 +137,7 @@ def slow_detector(hits: list[bool], p0: list[float], units: list[int]) -> list[f
         for number, (_, evidence) in enumerate(starts, 1):
             if len(starts) - number < 4 * (number & -number):
                 share = LATE_SHARE / WHOLE_SHARE * number**-1.2 / 5.591582
-                largest = max(largest, evidence.ln_e + math.log(share))
+                largest = max(largest, evidence.log_e_value + math.log(share))
         path.append(largest)
         if len(starts[-1][0]) == EVERY:
             starts.append((set(), EventEvidence()))
@@ -190,7 +190,7 @@ def test_neither_order_nor_batches_nor_merging_change_the_evidence(
         if of_part:
             part.add(*zip(*of_part, strict=True))
     one.merge(other)
-    assert one.ln_e == pytest.approx(whole.ln_e, abs=1e-9)
+    assert one.log_e_value == pytest.approx(whole.log_e_value, abs=1e-9)
     assert (one.hits, one.misses) == (whole.hits, whole.misses)
     assert one.hits + one.misses == len(trials)
 
@@ -200,14 +200,14 @@ def test_a_restored_state_continues(trials: list[tuple[bool, float]]) -> None:
     whole, restored = EventEvidence(), EventEvidence()
     whole.add(*zip(*trials, strict=True))
     restored.restore(whole.state())
-    assert (restored.ln_e, restored.largest, restored.hits) == (whole.ln_e, whole.largest, whole.hits)
+    assert (restored.log_e_value, restored.largest, restored.hits) == (whole.log_e_value, whole.largest, whole.hits)
     assert restored.add([True], [0.05]).tolist() == whole.add([True], [0.05]).tolist()
 
 
 def test_the_largest_evidence_is_kept() -> None:
     evidence = EventEvidence()
     path = evidence.add([True] * 8 + [False] * 40, 0.1)
-    assert evidence.largest == max(path) > evidence.ln_e
+    assert evidence.largest == max(path) > evidence.log_e_value
 
 
 @pytest.mark.parametrize("p0", [0.0, 1.0, math.nan], ids=["no weight on it", "no weight on control", "no weights"])
@@ -215,14 +215,14 @@ def test_events_that_could_only_go_one_way_are_no_evidence(p0: float) -> None:
     evidence, detector = EventEvidence(), Detector()
     assert evidence.add([True, False], [p0, p0]) == pytest.approx([0, 0], abs=1e-12)
     detector.add([True, False], [p0, p0])
-    assert detector.largest == detector.ln_e < 0
+    assert detector.largest == detector.log_e_value < 0
 
 
 def test_no_events_are_no_evidence() -> None:
     evidence, detector = EventEvidence(), Detector()
     assert evidence.add([], []).size == detector.add([], []).size == 0
-    assert evidence.ln_e == pytest.approx(0, abs=1e-12)
-    assert detector.ln_e == detector.largest == -math.inf
+    assert evidence.log_e_value == pytest.approx(0, abs=1e-12)
+    assert detector.log_e_value == detector.largest == -math.inf
     assert evidence.detectable(1.5, math.log(400)) is None
     assert np.isnan(chance(0, 0, 1.5))
 
@@ -287,8 +287,8 @@ def test_a_missing_value_in_either_arm_is_evidence_in_both_directions() -> None:
         more, less = EventEvidence(), EventEvidence()
         more.add([hit] * 20, chance(1, 1, 1.0))
         less.add([not hit] * 20, chance(1, 1, 1.0))
-        assert two_sided(more.ln_e, less.ln_e) > math.log(1000)
-    assert two_sided(EventEvidence().ln_e, EventEvidence().ln_e) == pytest.approx(0, abs=1e-12)
+        assert two_sided(more.log_e_value, less.log_e_value) > math.log(1000)
+    assert two_sided(EventEvidence().log_e_value, EventEvidence().log_e_value) == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_missing_value_in_either_arm_is_evidence_in_both_directions() -> None:
     [((5100, 4900), (50, 50), 0.619272), ((10300, 9700), (1, 1), 7.050504), ((120, 9880), (1, 99), 0.446162)],
 )
 def test_the_evidence_is_the_designs(counts: tuple[int, int], weights: tuple[int, int], expected: float) -> None:
-    assert ln_e([(counts, weights)]) == pytest.approx(expected, abs=1e-5)
+    assert log_e_value([(counts, weights)]) == pytest.approx(expected, abs=1e-5)
 
 
 arms = st.integers(2, 4).flatmap(
@@ -313,22 +313,22 @@ def test_the_evidence_is_that_of_ssrm_test(arms: tuple[list[int], list[int]]) ->
     expected = reference.log_posterior_predictive(counts, CONCENTRATION * p) - reference.multinomiallogpmf(
         counts, counts.sum(), p
     )
-    assert ln_e([arms]) == pytest.approx(float(expected), abs=1e-6)
+    assert log_e_value([arms]) == pytest.approx(float(expected), abs=1e-6)
 
 
 @given(st.lists(arms, max_size=4))
 def test_plans_add_up(plans: list[tuple[list[int], list[int]]]) -> None:
-    assert ln_e(plans) == pytest.approx(sum(ln_e([plan]) for plan in plans), abs=1e-9)
+    assert log_e_value(plans) == pytest.approx(sum(log_e_value([plan]) for plan in plans), abs=1e-9)
 
 
 def test_no_units_are_no_evidence() -> None:
-    assert ln_e([]) == 0
-    assert ln_e([((0, 0), (50, 50))]) == pytest.approx(0, abs=1e-9)
-    assert ln_e([((70, 0), (100, 0))]) == 0
+    assert log_e_value([]) == 0
+    assert log_e_value([((0, 0), (50, 50))]) == pytest.approx(0, abs=1e-9)
+    assert log_e_value([((70, 0), (100, 0))]) == 0
 
 
 def test_a_unit_in_an_arm_without_weight_is_certain() -> None:
-    assert ln_e([((70, 1), (100, 0))]) == CERTAIN
+    assert log_e_value([((70, 1), (100, 0))]) == CERTAIN
     assert math.log(1000) == THRESHOLD
 
 
@@ -336,5 +336,5 @@ def test_the_evidence_is_a_martingale_of_the_units() -> None:
     """The mean of E after one more unit is E, whatever the units before were."""
     p = np.array([0.2, 0.8])
     for counts in [(0, 0), (7, 3), (200, 900)]:
-        after = [ln_e([((counts[0] + (arm == 0), counts[1] + (arm == 1)), (20, 80))]) for arm in (0, 1)]
-        assert p @ np.exp(after) == pytest.approx(math.exp(ln_e([(counts, (20, 80))])), rel=1e-9)
+        after = [log_e_value([((counts[0] + (arm == 0), counts[1] + (arm == 1)), (20, 80))]) for arm in (0, 1)]
+        assert p @ np.exp(after) == pytest.approx(math.exp(log_e_value([(counts, (20, 80))])), rel=1e-9)

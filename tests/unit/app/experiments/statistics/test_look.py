@@ -19,7 +19,7 @@ from app.experiments.statistics.look import (
     look,
     look_of_requests,
 )
-from app.experiments.statistics.sequences import boundary, narrowest
+from app.experiments.statistics.sequences import boundary, smallest_boundary
 
 Line = tuple[int, int, int, float, float]
 """unit, stratum, arm, x, d of one request."""
@@ -236,7 +236,7 @@ def test_with_one_unit_per_request_one_stratum_and_one_scale_it_is_villes_sequen
     lines = UnitSums(np.arange(2 * n), zeros.astype(int), arm, zeros + 1, np.r_[y, np.zeros(n)], zeros + 1)
     mine = look(lines, "difference")
     assert mine is not None
-    effect = narrowest(0.05) * y.std(ddof=1) / math.sqrt(t_opt)
+    effect = smallest_boundary(0.05) * y.std(ddof=1) / math.sqrt(t_opt)
     reach = float(boundary(mine.se, math.inf, effect=effect, alpha=0.05, mixture={1.0: 1.0})) * mine.se
     assert (mine.est - reach, mine.est + reach) == pytest.approx(theirs.interval(), abs=1e-6)
 
@@ -287,11 +287,11 @@ def test_no_claim_before_thirty_units_in_each_arm() -> None:
     assert few is not None
     assert few.units == (200, 29)
     assert few.interval(effect=0.05, alpha=0.05) is None
-    assert few.ln_e(effect=0.05, alpha=0.05) == 0
+    assert few.log_e_value(effect=0.05, alpha=0.05) == 0
     enough = look(lines_of([*requests, (229, 0, 1, 5.0, 1.0)]), "difference")
     assert enough is not None
     assert enough.interval(effect=0.05, alpha=0.05) is not None
-    assert enough.ln_e(effect=0.05, alpha=0.05) > 10
+    assert enough.log_e_value(effect=0.05, alpha=0.05) > 10
 
 
 def test_sigma_gives_back_the_error() -> None:
@@ -468,7 +468,7 @@ def test_an_arm_without_the_rare_value_that_control_has_is_as_uncertain_as_contr
     assert estimate is not None
     assert estimate.se > 0.9 * x[:2000].std() / math.sqrt(50) / (1.0 if scale == "difference" else x[:2000].mean())
     assert estimate.nu < 60
-    assert estimate.ln_e(effect=0.05, alpha=0.05) < math.log(20)
+    assert estimate.log_e_value(effect=0.05, alpha=0.05) < math.log(20)
 
 
 @given(

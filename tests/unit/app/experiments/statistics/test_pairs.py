@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.experiments.statistics.events import EventEvidence
 from app.experiments.statistics.look import MIN_UNITS
 from app.experiments.statistics.pairs import Discordant, paired_look
-from app.experiments.statistics.sequences import MIN_NU, confidence_sequence, ln_e_mix
+from app.experiments.statistics.sequences import MIN_NU, confidence_sequence, log_e_mixture
 
 PAIRS = st.lists(st.tuples(st.integers(0, 12), st.floats(-50, 50)), min_size=2, max_size=60)
 
@@ -66,10 +66,14 @@ def test_there_is_no_claim_before_30_units_nor_of_values_that_do_not_vary() -> N
         assert look.se is not None
         assert units > MIN_NU
         assert (look.interval(effect=0.5, alpha=0.05) is not None) == claims
-        assert (look.ln_e(effect=0.5, alpha=0.05) != 0) == claims
+        assert (look.log_e_value(effect=0.5, alpha=0.05) != 0) == claims
     same = paired_look(np.arange(50), np.ones(50), np.full(50, 0.1))
     assert same is not None
-    assert (same.se, same.interval(effect=0.5, alpha=0.05), same.ln_e(effect=0.5, alpha=0.05)) == (None, None, 0.0)
+    assert (same.se, same.interval(effect=0.5, alpha=0.05), same.log_e_value(effect=0.5, alpha=0.05)) == (
+        None,
+        None,
+        0.0,
+    )
     assert paired_look(np.arange(2), np.zeros(2), np.zeros(2)) is None
 
 
@@ -80,7 +84,9 @@ def test_intervals_and_evidence_are_those_of_the_sequences() -> None:
     assert look.se is not None
     expected = confidence_sequence(look.est, look.se, 99, effect=0.02, alpha=0.05)
     assert look.interval(effect=0.02, alpha=0.05) == expected
-    assert look.ln_e(effect=0.02, alpha=0.05) == float(ln_e_mix(look.est, look.se, 99, effect=0.02, alpha=0.05))
+    assert look.log_e_value(effect=0.02, alpha=0.05) == float(
+        log_e_mixture(look.est, look.se, 99, effect=0.02, alpha=0.05)
+    )
 
 
 @given(st.lists(st.booleans(), max_size=80), st.integers(0, 80))
@@ -91,8 +97,8 @@ def test_discordant_pairs_are_tested_both_ways_whatever_their_order(sides: list[
     more, less = EventEvidence(), EventEvidence()
     more.add(np.array(sides, np.bool_), 0.5)
     less.add(~np.array(sides, np.bool_), 0.5)
-    both = math.log((math.exp(more.ln_e) + math.exp(less.ln_e)) / 2)
-    assert evidence.ln_e == pytest.approx(max(0.0, both), abs=1e-9)
+    both = math.log((math.exp(more.log_e_value) + math.exp(less.log_e_value)) / 2)
+    assert evidence.log_e_value == pytest.approx(max(0.0, both), abs=1e-9)
     assert evidence.units == (sides.count(False), sides.count(True))
 
 
@@ -101,4 +107,6 @@ def test_the_reference_value_of_12_events_on_one_side() -> None:
     evidence, other = Discordant(), EventEvidence()
     evidence.add(np.ones(12, np.bool_))
     other.add(np.zeros(12, np.bool_), 0.5)
-    assert evidence.ln_e == pytest.approx(math.log((math.exp(5.997784) + math.exp(other.ln_e)) / 2), abs=1e-5)
+    assert evidence.log_e_value == pytest.approx(
+        math.log((math.exp(5.997784) + math.exp(other.log_e_value)) / 2), abs=1e-5
+    )

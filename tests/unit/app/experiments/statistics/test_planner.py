@@ -61,20 +61,20 @@ def test_the_discoveries_are_the_designs() -> None:
 
 
 @given(st.lists(st.floats(-5, 9), max_size=30), st.sampled_from([0.05, 0.1, 0.25]))
-def test_the_discoveries_are_villes(ln_e_values: list[float], level: float) -> None:
-    assert e_bh(ln_e_values, level) == np.flatnonzero(ville.evalues.ebh(np.exp(ln_e_values), level)).tolist()
+def test_the_discoveries_are_villes(log_e_values: list[float], level: float) -> None:
+    assert e_bh(log_e_values, level) == np.flatnonzero(ville.evalues.ebh(np.exp(log_e_values), level)).tolist()
 
 
 @given(st.lists(st.floats(-5, 9), min_size=1, max_size=30), st.sampled_from([0.05, 0.1, 0.25]))
-def test_exactly_the_discoveries_have_an_interval_without_zero(ln_e_values: list[float], level: float) -> None:
+def test_exactly_the_discoveries_have_an_interval_without_zero(log_e_values: list[float], level: float) -> None:
     """An interval at level a excludes 0 if the e-value is at least 1/a."""
     excluding = [
         number
-        for number, (ln_e, own) in enumerate(zip(ln_e_values, levels(ln_e_values, level), strict=True))
-        if ln_e >= math.log(1 / own)
+        for number, (log_e_value, own) in enumerate(zip(log_e_values, levels(log_e_values, level), strict=True))
+        if log_e_value >= math.log(1 / own)
     ]
-    assert excluding == e_bh(ln_e_values, level)
-    assert max(levels(ln_e_values, level)) <= level
+    assert excluding == e_bh(log_e_values, level)
+    assert max(levels(log_e_values, level)) <= level
 
 
 def test_evidence_beyond_a_floats_range_is_a_discovery() -> None:

@@ -68,7 +68,7 @@ def test_the_evidence_reaches_the_level_exactly_where_the_interval_excludes_zero
     interval = result.interval(effect=0.1, alpha=0.05)
     assert interval is not None
     excluded = interval.lower > 0 or interval.upper < 0
-    evidence = result.ln_e(effect=0.1, alpha=0.05)
+    evidence = result.log_e_value(effect=0.1, alpha=0.05)
     if min(abs(interval.lower), abs(interval.upper)) > 1e-4:
         assert (evidence >= math.log(20)) is excluded
 
@@ -125,4 +125,4 @@ def test_few_units_make_no_claim() -> None:
     result = found(rows(3000, 1, shift=1.0, users=58), 0.5)
     assert result.units == (29, 29)
     assert result.interval(effect=0.1, alpha=0.05) is None
-    assert result.ln_e(effect=0.1, alpha=0.05) == 0
+    assert result.log_e_value(effect=0.1, alpha=0.05) == 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.experiments.statistics import sequences
-from app.experiments.statistics.sequences import boundary, confidence_sequence, ln_e_mix
+from app.experiments.statistics.sequences import boundary, confidence_sequence, log_e_mixture
 
 DELTA = 0.05
 ALPHA = 0.05
@@ -20,11 +20,11 @@ def near(value: float) -> object:
 @pytest.mark.parametrize(("alpha", "rho", "k"), [(0.05, 0.12177349, 3.035122), (0.01, 0.08506026, 3.571606)])
 def test_the_best_precision_is_the_designs(alpha: float, rho: float, k: float) -> None:
     assert sequences.best_rho(1, alpha) == pytest.approx(rho, abs=1e-8)
-    assert sequences.narrowest(alpha) == near(k)
+    assert sequences.smallest_boundary(alpha) == near(k)
 
 
 def test_the_precision_of_an_effect_is_the_designs() -> None:
-    assert sequences.narrowest(0.001) == near(4.205760)
+    assert sequences.smallest_boundary(0.001) == near(4.205760)
     assert sequences.rho_for(0.05, ALPHA) == pytest.approx(448.7094, abs=1e-4)
     assert sequences.rho_for(0.2, ALPHA) == pytest.approx(28.0443, abs=1e-4)
 
@@ -44,7 +44,7 @@ def test_one_scale_alone_is_the_designs() -> None:
 
 def test_an_effect_of_four_errors_has_its_evidence_and_its_interval() -> None:
     """By the same formulas at forty digits."""
-    assert float(ln_e_mix(-0.08, 0.02, 400, effect=DELTA, alpha=ALPHA)) == near(5.477191)
+    assert float(log_e_mixture(-0.08, 0.02, 400, effect=DELTA, alpha=ALPHA)) == near(5.477191)
     interval = confidence_sequence(-0.08, 0.02, 400, effect=DELTA, alpha=ALPHA)
     assert interval is not None
     assert interval == (near(-0.144075), near(-0.015925))
@@ -62,9 +62,11 @@ def test_the_interval_excludes_zero_exactly_where_the_evidence_suffices(
 ) -> None:
     k = float(boundary(se, nu, effect=effect, alpha=alpha))
     if math.isinf(k):
-        assert float(ln_e_mix(1e6 * se, se, nu, effect=effect, alpha=alpha)) < math.log(1 / alpha)
+        assert float(log_e_mixture(1e6 * se, se, nu, effect=effect, alpha=alpha)) < math.log(1 / alpha)
         return
-    assert float(ln_e_mix(k * se, se, nu, effect=effect, alpha=alpha)) == pytest.approx(math.log(1 / alpha), abs=1e-9)
+    assert float(log_e_mixture(k * se, se, nu, effect=effect, alpha=alpha)) == pytest.approx(
+        math.log(1 / alpha), abs=1e-9
+    )
     for factor, excludes in ((1.001, True), (0.999, False)):
         interval = confidence_sequence(factor * k * se, se, nu, effect=effect, alpha=alpha)
         assert interval is not None
@@ -83,7 +85,7 @@ def test_without_students_correction_one_scale_is_villes_normal_mixture(v: float
     k = float(boundary(1 / math.sqrt(v), math.inf, effect=effect, alpha=alpha, mixture={1.0: 1.0}))
     expected = float(ville.normal_mixture(v, alpha, rho)) / math.sqrt(v)
     assert k == pytest.approx(expected, rel=1e-9)
-    assert rho == pytest.approx(ville.best_rho((sequences.narrowest(alpha) / effect) ** 2, alpha), rel=1e-4)
+    assert rho == pytest.approx(ville.best_rho((sequences.smallest_boundary(alpha) / effect) ** 2, alpha), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_without_students_correction_one_scale_is_villes_normal_mixture(v: float
 )
 def test_unusable_input_is_no_evidence_and_has_no_interval(est: float, se: float, nu: float) -> None:
     assert confidence_sequence(est, se, nu, effect=DELTA, alpha=ALPHA) is None
-    assert float(ln_e_mix(est, se, nu, effect=DELTA, alpha=ALPHA)) == 0.0
+    assert float(log_e_mixture(est, se, nu, effect=DELTA, alpha=ALPHA)) == 0.0
 
 
 def test_with_little_information_and_few_units_no_estimate_suffices() -> None:
@@ -113,8 +115,8 @@ def test_with_little_information_and_few_units_no_estimate_suffices() -> None:
 
 def test_arrays_are_computed_element_by_element() -> None:
     est, se, nu = np.array([0.1, -0.3, 1.0]), np.array([0.02, 0.1, 0.0]), np.array([50.0, 400.0, 9.0])
-    together = ln_e_mix(est, se, nu, effect=DELTA, alpha=ALPHA)
-    alone = [float(ln_e_mix(*each, effect=DELTA, alpha=ALPHA)) for each in zip(est, se, nu, strict=True)]
+    together = log_e_mixture(est, se, nu, effect=DELTA, alpha=ALPHA)
+    alone = [float(log_e_mixture(*each, effect=DELTA, alpha=ALPHA)) for each in zip(est, se, nu, strict=True)]
     assert together.tolist() == alone
     roots = boundary(se, nu, effect=DELTA, alpha=ALPHA)
     assert np.isinf(roots).tolist() == [False, False, True]
