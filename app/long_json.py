@@ -61,7 +61,7 @@ class Outline(bytes):
     _places: dict[str, tuple[int, int]]
 
     @classmethod
-    def of(cls, whole: bytes) -> "Outline | bytes":
+    def from_json(cls, whole: bytes) -> "Outline | bytes":
         """The outline of a JSON text, or the text itself if it has no long texts."""
         places = list(_long_texts(whole))
         if not places:
@@ -411,7 +411,7 @@ def outlined(text: bytes, most_values: int = MOST_VALUES) -> bytes:
     if len(text) > _PIECE:
         if text.count(b"\\") > _MOST_ESCAPES:
             raise TooLarge(f"The body has more than {_MOST_ESCAPES} escaped characters")
-        text = Outline.of(text)
+        text = Outline.from_json(text)
         if len(text) > _LONGEST_OUTLINE:
             raise TooLarge(f"The body has more than {_LONGEST_OUTLINE} bytes besides long texts")
     check_size(text, most_values)

@@ -143,7 +143,7 @@ class Roles:
     open: bool = False
 
     @classmethod
-    def of(cls, settings: AccessSettings) -> Self:
+    def from_settings(cls, settings: AccessSettings) -> Self:
         """The roles that a configuration gives."""
         return cls(
             settings.principals(settings.managers),

@@ -139,7 +139,7 @@ class Access:
             issuer = Issuer(settings.oidc, self._fetch, time.monotonic, self._timing.issuer_retry_s)
         limiter = Limiter(settings.limits, store, self._observer, time.monotonic)
         self._rejected = ""
-        roles, has_limits = Roles.of(settings), settings.limits.has_limits
+        roles, has_limits = Roles.from_settings(settings), settings.limits.has_limits
         self._state = _AccessState(settings, keys, issuer, limiter, roles, settings.knows_callers, has_limits)
         if before is not None and before.limiter.store is not store:
             self._retired.append(before.limiter.store)
@@ -208,7 +208,7 @@ class Access:
         issued = await self._read_issued(self._issued[0] if self._issued is not None else "")
         if issued.keys is None or issued.revision == self._rejected:
             return
-        ring = KeyRing.of(records_of(issued.keys), self._keys_used)
+        ring = KeyRing.from_records(records_of(issued.keys), self._keys_used)
         try:
             self._check_sharing(self._state.settings, ring)
         except ConfigError:
@@ -345,7 +345,7 @@ class Access:
                         await store.close()
 
     def _refused(self, error: Unauthorized, headers: Mapping[str, str], peer: Sequence[Any] | None) -> ClientError:
-        return self._refusals.of(error, source_of(headers, peer, behind_ingress=self._behind_ingress))
+        return self._refusals.answer_to(error, source_of(headers, peer, behind_ingress=self._behind_ingress))
 
     @property
     def _current(self) -> _AccessState:

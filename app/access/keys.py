@@ -179,10 +179,10 @@ class KeyRing:
     @classmethod
     def parse(cls, text: str, used: MutableMapping[str, float] | None = None) -> Self:
         """The keys in a file's content. Raises ConfigError with every problem, which quotes ids and names alone."""
-        return cls.of(read_records(text), used)
+        return cls.from_records(read_records(text), used)
 
     @classmethod
-    def of(cls, records: Sequence[KeyRecord], used: MutableMapping[str, float] | None = None) -> Self:
+    def from_records(cls, records: Sequence[KeyRecord], used: MutableMapping[str, float] | None = None) -> Self:
         """The keys of these records, whose ids and names differ."""
         entries = {record.id: _entry(record) for record in records}
         return cls(entries, any(record.limits for record in records), {} if used is None else used)

@@ -52,7 +52,7 @@ class Refusals:
         self._reasons: Counter[str] = Counter()
         self._throttled = 0
 
-    def of(self, error: Unauthorized, source: str) -> ClientError:
+    def answer_to(self, error: Unauthorized, source: str) -> ClientError:
         """Counts a refusal of `source`; returns its error, or TooManyRefusals after `MOST_A_MINUTE` of them."""
         now = self._clock()
         window = self._window(source, now)

@@ -107,7 +107,7 @@ class Limiting(Section):
         default="allow", description="Whether requests pass or get a 503 while the store does not answer."
     )
 
-    def of(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
+    def limits_for(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
         """The limits of `caller` on `endpoint`; `own` are those of its key."""
         limits = self.default
         for narrower in (self.endpoints.get(endpoint), self.callers.get(caller), own):

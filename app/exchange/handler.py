@@ -56,9 +56,9 @@ from app.exchange.engine_input import check_costs, check_input, check_resumed, i
 from app.exchange.exchange import Candidates, Exchange
 from app.exchange.observers import UNOBSERVED, Observer, observer_of
 from app.exchange.request import refused_field
-from app.exchange.response import Send, errors_rendered, names_of
+from app.exchange.response import ErrorRenderer, Send, names_of
 from app.exchange.state import RouterState
-from app.exchange.stream import ContinuedStream, DeliveredStream, Relay, malformed_answers
+from app.exchange.stream import ContinuedStream, DeliveredStream, MalformedAnswerGuard, Relay
 from app.internal_api import NO_WAIT_HEADER, REPLICA_HEADER
 from app.long_json import LONG_BODY
 from app.telemetry.logs import event, where
@@ -98,7 +98,7 @@ async def handle(
     """Serves one HTTP request (ASGI). With a `refusal` it only answers that, in the dialect's form."""
     exchange, observer = Exchange(state, candidates, scope, receive, send), UNOBSERVED
     try:
-        async with errors_rendered(exchange.writer, exchange.render):
+        async with ErrorRenderer(exchange.writer, exchange.render):
             exchange.claim()
             if refusal is not None:
                 raise refusal
@@ -398,7 +398,7 @@ class Attempt:
             await check_costs(exchange, self._target, step)
             with until(deadline):
                 answers = await self._lookup(step)
-            with malformed_answers():
+            with MalformedAnswerGuard():
                 step = _next_step(flow, [from_json(answer) for answer in answers])
         return step
 
@@ -426,7 +426,7 @@ class Attempt:
         try:
             with until(self._exchange.deadline):
                 (answer,) = await self._lookup([counting])
-            with malformed_answers():
+            with MalformedAnswerGuard():
                 length = counted(from_json(answer))
         except ContextExceeded as longer:
             return ContextExceeded(error.context, longer.prompt, error.wanted, is_exact=False, status=error.status)
@@ -472,7 +472,7 @@ class Attempt:
         record.usage = usage_of_answer(answer)
         self._observer.answered(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
-        with malformed_answers():
+        with MalformedAnswerGuard():
             if len(answer) > _LONG_ANSWER or self._exchange.size > _LONG_REQUEST:
                 reply = await asyncio.to_thread(translation.reply, answer, serving)
             else:
@@ -489,7 +489,7 @@ class Attempt:
                 with IdleTimeout(exchange.snapshot.config.timeouts.idle_s, exchange.deadline) as idle:
                     chunks.survive(idle, lambda: collector.has_ended)
                     async for chunk in chunks:
-                        with malformed_answers():
+                        with MalformedAnswerGuard():
                             collector.feed(chunk if cut is None else cut.feed(chunk))
                         idle.last = asyncio.get_running_loop().time()
             except TimedOut as error:

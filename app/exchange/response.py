@@ -234,7 +234,7 @@ class StreamAborted(Exception):
     """The stream failed and its format has no error event: the connection must be broken off."""
 
 
-class errors_rendered:
+class ErrorRenderer:
     """Sends the error that the block raises, in the form of `render`, unless the response has started."""
 
     __slots__ = ("_render", "_writer")

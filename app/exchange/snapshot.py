@@ -19,7 +19,7 @@ from app.config.schema import Config, Endpoint, Task, Timeouts
 from app.engine.model import Model
 from app.exposures.log import Ledger
 from app.exposures.plans import RecordingScope, plan_of
-from app.exposures.wire import Plan, Replaced, Stop
+from app.exposures.wire import Plan, Replaced, TrafficBlock
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import (
     NO_STOPS,
@@ -71,7 +71,7 @@ class Calls(Protocol):
     ) -> ResponseStream: ...
 
 
-class Unstopped(NamedTuple):
+class PlanWithoutBlocks(NamedTuple):
     """An endpoint with stops while these are not applied: the id of its plan, and the scope that is recorded."""
 
     plan: str
@@ -94,7 +94,7 @@ class Snapshot:
     recorded: Mapping[str, RecordingScope] = field(default_factory=dict)
     plans: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, Rules] = field(default_factory=dict)
-    unstopped: Mapping[str, Unstopped] = field(default_factory=dict)
+    unstopped: Mapping[str, PlanWithoutBlocks] = field(default_factory=dict)
     stops: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     largest_body: int = field(init=False)
     """The largest body that any endpoint takes, in bytes."""
@@ -182,7 +182,7 @@ class SnapshotBuilder:
         *,
         settle_s: float = 0.0,
     ) -> None:
-        self.stops: Sequence[Stop] = []
+        self.stops: Sequence[TrafficBlock] = []
         """The controller's last answer. It stays in force while the controller does not answer."""
         self._ledger, self._pins, self._clock, self._settle_s = ledger, pins, clock, settle_s
         self._in_force: Mapping[str, InForce] = {}
@@ -202,7 +202,7 @@ class SnapshotBuilder:
             self._new_until = now + NEW_S
         return self._built(config)
 
-    def stopped(self, stops: Sequence[Stop]) -> Snapshot | None:
+    def stopped(self, stops: Sequence[TrafficBlock]) -> Snapshot | None:
         """The snapshot with these stops; None if they change nothing, or before the first configuration."""
         new = sorted(stops, key=lambda stop: stop.id)
         if new == self.stops or self._config is None:
@@ -241,8 +241,8 @@ class SnapshotBuilder:
     def _is_new(self) -> bool:
         return self._new_until is not None and self._clock() < self._new_until
 
-    def is_stopped(self, endpoint: str, deployment: str) -> bool:
-        """Whether the controller has stopped the deployment, in the endpoint's traffic or not."""
+    def is_blocked(self, endpoint: str, deployment: str) -> bool:
+        """Whether the controller has blocked the deployment, in the endpoint's traffic or not."""
         return any((stop.endpoint, stop.deployment) == (endpoint, deployment) for stop in self.stops)
 
     @property
@@ -357,6 +357,6 @@ def _until(earlier: Earlier) -> float:
     return earlier.until
 
 
-def _unstopped(name: str, endpoint: Endpoint, scope: RecordingScope | None) -> Unstopped:
+def _unstopped(name: str, endpoint: Endpoint, scope: RecordingScope | None) -> PlanWithoutBlocks:
     plan = plan_of(name, endpoint)
-    return Unstopped(plan.id, replace(scope, plan=plan) if scope is not None else None)
+    return PlanWithoutBlocks(plan.id, replace(scope, plan=plan) if scope is not None else None)

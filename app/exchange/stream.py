@@ -498,7 +498,7 @@ class Relay:
         """
         end = b""
         try:
-            with malformed_answers():
+            with MalformedAnswerGuard():
                 with IdleTimeout(idle_s, deadline, silent_s, self._show_life) as self._idle:
                     chunks.survive(self._idle, lambda: self._stream.has_ended)
                     self._rest = self._translated(await chunks.each(self._pass_on))
@@ -568,7 +568,7 @@ class Relay:
         return self._names.renamed(data, are_checked=data is chunk)
 
 
-class malformed_answers:
+class MalformedAnswerGuard:
     """Turns a dialect's exceptions on a malformed answer into MalformedAnswer."""
 
     __slots__ = ()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.activity.board import RANGES, Board, Wanted
 from app.activity.report import ReplicaStart, Taken, decode
 from app.errors import BadRequest
-from app.experiments.contract.questions import choice
+from app.experiments.contract.query import choice
 from app.experiments.storage.store import FileStore, StoreError
 from app.exposures.controller_client import Answer
 

@@ -16,7 +16,7 @@ from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail, decode_records
 from app.experiments.contract.journal import JournalEntry, history
-from app.experiments.contract.questions import (
+from app.experiments.contract.query import (
     MAX_RUNS,
     ManualDecision,
     choice,
@@ -145,7 +145,7 @@ class _Reading(NamedTuple):
     actions: Sequence[tuple[float, str]]
 
 
-class Answers:
+class ControllerApi:
     """Answers questions; keeps the A/A runs that are under way."""
 
     def __init__(self, reader: ControllerReader) -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from app.errors import BadRequest
-from app.experiments.contract.questions import choice, unix_seconds
+from app.experiments.contract.query import choice, unix_seconds
 from app.experiments.storage import directory
 from app.experiments.storage.store import File, FileStore, Missing, StoreError
 from app.experiments.unasked_changes import DEPLOY

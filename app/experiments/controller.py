@@ -40,7 +40,7 @@ from app.experiments.contract.journal import (
     new_plans,
     replaced,
 )
-from app.experiments.contract.questions import ManualDecision
+from app.experiments.contract.query import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.export import export
 from app.experiments.issued_keys import IssuedKeyStore
@@ -333,7 +333,7 @@ class Controller:
 
     def analysis(self, name: str) -> Evidence | None:
         """The evidence of an experiment that has a run."""
-        judged = self._judges.of.get(name)
+        judged = self._judges.by_experiment.get(name)
         if judged is None:
             return None
         return Evidence(judged.analysis, lambda now: self._amended(judged.report(now)))
@@ -352,7 +352,7 @@ class Controller:
             return
         if (last := self._looks.get((name, run.started_at))) is None:
             last = looks_of(self.storage.entries, run, report.at)
-        judged = self._judges.of[name]
+        judged = self._judges.by_experiment[name]
         self.storage.journal(judged.new_landmarks(self.now()))
         reported_at, latest = judged.reported
         if reported_at != report.at:  # by an analysis that has been built again since
@@ -463,8 +463,8 @@ class Controller:
     def _judge(self, now: float) -> None:
         """Looks at the evidence, and acts on it."""
         is_new = now >= self._act_at
-        self._failing = {key: why for key, why in self._failing.items() if key[0] in self._judges.of}
-        for name, judged in self._judges.of.items():
+        self._failing = {key: why for key, why in self._failing.items() if key[0] in self._judges.by_experiment}
+        for name, judged in self._judges.by_experiment.items():
             with self._apart(name, "judged"):
                 occurrences = judged.analysis.tick(now)
                 self.storage.journal(
@@ -506,7 +506,7 @@ class Controller:
         """Acts on every experiment's evidence, and passes the interventions to its analysis."""
         assert self._config is not None
         self._act_at, has_acted = now + ACT_S, False
-        for name, judged in self._judges.of.items():
+        for name, judged in self._judges.by_experiment.items():
             if judged.run.stopped_at is None and (name, "judged") not in self._failing:
                 with self._apart(name, "acted on"):
                     has_acted |= self._actions.act(judged.run, self._config, judged.analysis.standing(now), now)

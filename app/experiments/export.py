@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 from app.errors import BadRequest, NotFound
 from app.experiments.contract.journal import EXPOSURE_FORMATS, MEDIA_TYPES, ExposureFormat, JournalEntry
-from app.experiments.contract.questions import choice, unix_seconds
+from app.experiments.contract.query import choice, unix_seconds
 from app.experiments.runs import ExperimentRun, runs_of
 from app.experiments.storage import directory
 from app.experiments.storage.columns import Bool, RowColumns, Tables, to_arrow

@@ -23,7 +23,7 @@ from app.config.experiments import LedgerSettings
 from app.config.schema import Config
 from app.control_plane import RUNNING, ControlPlane, Delivery
 from app.errors import ClientError, NotFound, Unavailable, UpstreamError
-from app.experiments.api import ACTIVITY, ISSUED_KEYS, Answers
+from app.experiments.api import ACTIVITY, ISSUED_KEYS, ControllerApi
 from app.experiments.audit import unreadable
 from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
@@ -80,7 +80,7 @@ class ControllerHost:
         self._control, self._clock, self._new_starts = control, clock, new_starts
         self._started: set[str] = set()
         self.controller: Controller | None = None
-        self._answers: Answers | None = None
+        self._answers: ControllerApi | None = None
         self._url = ""
         self._tasks: list[asyncio.Task[None]] = []
         self._refreshing = asyncio.Lock()
@@ -285,7 +285,7 @@ class ControllerHost:
             if self.controller is not None:
                 self.controller.close()
             controller = self._new_controller(config.ledger, self._writer.submit)
-            self._url, self._answers = config.ledger.url, Answers(controller)
+            self._url, self._answers = config.ledger.url, ControllerApi(controller)
             self._started = set()
             controller.configure(config, rollout_complete=rollout_complete)
             controller.tick()  # writes the start to the journal before the first request

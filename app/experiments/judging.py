@@ -274,45 +274,45 @@ Lost = Mapping[tuple[str, str], int]
 
 
 class Judges:
-    """`of` are those of experiments with a run. Not thread-safe."""
+    """`by_experiment` has those of experiments with a run. Not thread-safe."""
 
     def __init__(self, tables: Tables, keeper: StorageManager, new_analysis: AnalysisFactory) -> None:
         self._tables, self._keeper, self._new_analysis = tables, keeper, new_analysis
         self.shadows = ShadowJudge(tables)
-        self.of: dict[str, RunAnalysis] = {}
+        self.by_experiment: dict[str, RunAnalysis] = {}
         self.has_counted_all = False
         """Whether all earlier records could be read."""
 
     def are_alarmed(self) -> bool:
         """Whether a guardrail has an alarm that has still to be raised."""
-        return any(judged.analysis.is_alarmed() for judged in self.of.values())
+        return any(judged.analysis.is_alarmed() for judged in self.by_experiment.values())
 
     def count(self, exposures: Exposures) -> None:
         """Counts new exposures."""
-        for judged in self.of.values():
+        for judged in self.by_experiment.values():
             judged.count(exposures, self._tables)
         self.shadows.count(exposures.pairs)
 
     def set_lost(self, lost: Lost) -> None:
         """Takes the lost rows of all routers together."""
-        for judged in self.of.values():
+        for judged in self.by_experiment.values():
             judged.set_lost(lost)
 
     def set_gaps(self) -> None:
         """Takes what could not be read of the directory."""
-        for judged in self.of.values():
+        for judged in self.by_experiment.values():
             judged.set_gaps(self._keeper.gaps)
 
     def observe_load(self, routers: int, replicas: Mapping[str, int] | None, gone: Sequence[str]) -> None:
         """As `JudgedAnalysis.observe_load`."""
-        for judged in self.of.values():
+        for judged in self.by_experiment.values():
             judged.analysis.observe_load(routers, replicas, gone)
 
     def snapshots(self, now: float) -> list[AnalysisSnapshot]:
         """The analyses' states, for the directory."""
         return [
             AnalysisSnapshot(now, name, judged.run.started_at, judged.analysis.state())
-            for name, judged in self.of.items()
+            for name, judged in self.by_experiment.items()
         ]
 
     def rebuild(
@@ -333,7 +333,7 @@ class Judges:
         if everything:
             waiting.recount()
             self.shadows.forget()
-        former = {name: judged for name, judged in self.of.items() if name in config.experiments}
+        former = {name: judged for name, judged in self.by_experiment.items() if name in config.experiments}
         entries = self._keeper.entries
         new: dict[str, RunAnalysis] = {}
         for name in config.experiments:
@@ -357,7 +357,7 @@ class Judges:
             judged.resume(self._state_of(judged.run, former.get(name)), self._keeper.entries)
             judged.set_lost(lost)
             judged.set_gaps(self._keeper.gaps)
-        self.of = {**former, **new} if self.has_counted_all else {**new, **former}
+        self.by_experiment = {**former, **new} if self.has_counted_all else {**new, **former}
 
     def _replay(self, new: Sequence[RunAnalysis], now: float, *, shadows: bool) -> bool:
         """Counts earlier records for new analyses, and for the shadows. Returns whether that was possible."""

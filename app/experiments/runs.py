@@ -157,7 +157,7 @@ def _plain(experiment: Experiment) -> dict[str, Any]:
     return experiment.model_dump(mode="json")
 
 
-def stand_in(
+def synthetic_config(
     name: str,
     experiment: Experiment,
     *,
@@ -208,7 +208,7 @@ def of_run(
     if run.stopped_at is not None:
         section = section.model_copy(update={"state": "stopped"})
     names = section.arms if section.mode == "ab" else (section.control,)
-    return stand_in(
+    return synthetic_config(
         run.name,
         section,
         traffic=traffic or evenly(list(dict.fromkeys(names))),

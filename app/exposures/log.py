@@ -438,7 +438,7 @@ class Ledger:
             self._open.feedback.add(item)
             self._seal_if_full()
 
-    def tell_late(self, now: float) -> None:
+    def record_overdue(self, now: float) -> None:
         """Records the running requests that have passed a limit. `now` is in seconds of `time.perf_counter`.
 
         Called every second or so, it also follows adjustments of the wall clock.

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from app.exposures.log import Arm, Ledger
-from app.exposures.wire import Acknowledgement, Pins, Replaced, SealedBatch, Stop, decode_acknowledgement
+from app.exposures.wire import Acknowledgement, Pins, Replaced, SealedBatch, TrafficBlock, decode_acknowledgement
 from app.routing.conversations import Pinned, PinnedConversations
 from app.telemetry.logs import event, where
 
@@ -58,7 +58,7 @@ class ControllerSync:
         self,
         pins: PinnedConversations,
         is_watched: Callable[[], bool],
-        on_stops: Callable[[Sequence[Stop]], None],
+        on_stops: Callable[[Sequence[TrafficBlock]], None],
         on_replaced: Callable[[Sequence[Replaced]], None],
         on_windows: Callable[[], None],
         on_pins: Callable[[dict[str, int]], None],
@@ -239,7 +239,7 @@ class Sender:
     async def _prepare(self) -> None:
         """Seals everything that has happened into batches."""
         ledger = self._ledger
-        ledger.tell_late(time.perf_counter())
+        ledger.record_overdue(time.perf_counter())
         if count := len(ledger.unchecked):
             ledger.checked(await asyncio.to_thread(ledger.check, count))
         ledger.seal()

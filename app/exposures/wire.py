@@ -398,8 +398,11 @@ def decode_batch(data: bytes) -> Batch:
     return _batches.decode(data)
 
 
-class Stop(msgspec.Struct, frozen=True):
-    """A treatment that gets no traffic any more: its weight is control's, until a plan has the same effect."""
+class TrafficBlock(msgspec.Struct, frozen=True):
+    """A treatment that gets no traffic any more: its weight is control's, until a plan has the same effect.
+
+    On the wire, in the journal and for users it is a stop.
+    """
 
     id: str
     endpoint: str
@@ -433,7 +436,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     controller: str = ""
     """A random id of the controller's process. Another process has no pins: routers send theirs again, and read
     from 0."""
-    stops: list[Stop] = []
+    stops: list[TrafficBlock] = []
     """All stops that are in force."""
     pins: list[Pins] = []
     """Pins of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""

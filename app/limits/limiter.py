@@ -138,7 +138,7 @@ class Limiter:
                 await self._refuse(subject, endpoint, limit, usage)
 
     def _requests(self, subject: LimitSubject, endpoint: str) -> _Limit | None:
-        maximum = self.limiting.of(subject.name, endpoint, subject.limits).requests_per_minute
+        maximum = self.limiting.limits_for(subject.name, endpoint, subject.limits).requests_per_minute
         return None if maximum is None else _Limit("requests", _requests_key(subject, endpoint), maximum)
 
     async def _refuse(self, subject: LimitSubject, endpoint: str, limit: _Limit, usage: UsageSource) -> None:
@@ -159,7 +159,7 @@ class Limiter:
 
     def _applicable(self, subject: LimitSubject, endpoint: str, tokens: Callable[[], int]) -> list[_Limit]:
         """The limits that apply to a request with this initial cost in tokens."""
-        limits = self.limiting.of(subject.name, endpoint, subject.limits)
+        limits = self.limiting.limits_for(subject.name, endpoint, subject.limits)
         applicable: list[_Limit] = []
         if limits.requests_per_minute is not None:
             applicable.append(_Limit("requests", _requests_key(subject, endpoint), limits.requests_per_minute))

@@ -132,8 +132,8 @@ _AT_ONCE_BYTES = 16 * 1024
 _PROMPTS = ("prompt", "input")
 _log = logging.getLogger("switchyard")
 
-IsStopped = Callable[[str, str], bool]
-"""Whether a deployment of an endpoint is stopped (`acknowledgement.Stop`)."""
+IsBlocked = Callable[[str, str], bool]
+"""Whether a deployment of an endpoint is blocked (`exposures.wire.TrafficBlock`)."""
 
 
 class MirrorCounters(Protocol):
@@ -189,14 +189,14 @@ class Mirrors:
         ledger: Ledger,
         observer: MirrorCounters,
         *,
-        is_stopped: IsStopped,
+        is_blocked: IsBlocked,
         clock: Callable[[], float] = time.monotonic,
         body_bytes: int = BODY_BYTES,
         answer_bytes: int = ANSWER_BYTES,
     ) -> None:
         """`upstream`: the mirrors' separate connections. `body_bytes`, `answer_bytes`: the memory of all copies."""
         self._upstream, self._ledger, self._observer = upstream, ledger, observer
-        self.is_stopped, self._clock = is_stopped, clock
+        self.is_blocked, self._clock = is_blocked, clock
         self.bodies, self.answers = ByteBudget(body_bytes), ByteBudget(answer_bytes)
         self.lanes: dict[tuple[str, str], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -283,7 +283,7 @@ class Mirrors:
             raise _Skipped(Skip.CARRIED)
 
     def _check_shadow(self, original: Original, lane: _Lane) -> None:
-        if self.is_stopped(original.endpoint, original.mirror.deployment):
+        if self.is_blocked(original.endpoint, original.mirror.deployment):
             raise _Skipped(Skip.STOPPED)
         if lane.breaker.is_open and not lane.breaker.wants_check(self._clock()):
             raise _Skipped(Skip.BREAKER_OPEN)

@@ -31,14 +31,14 @@ class Overrides:
         return override.deployment
 
 
-# A stop only takes traffic away, so that it may be applied early, late or twice. Keys that draw the stopped deployment
-# go to its control; no other key moves.
+# A stop (`exposures.wire.TrafficBlock`) only takes traffic away, so that it may be applied early, late or twice. Keys
+# that draw the stopped deployment go to its control; no other key moves.
 
 NO_STOPS: Mapping[str, str] = {}
 
 
 class StopFields(Protocol):
-    """The fields that are used of `exposures.wire.Stop`."""
+    """The fields that are used of `exposures.wire.TrafficBlock`."""
 
     @property
     def endpoint(self) -> str: ...

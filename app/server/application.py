@@ -50,7 +50,7 @@ from app.exposures.controller_client import ControllerClient, ExportClient, Reco
 from app.exposures.identity import unit_secret
 from app.exposures.log import Ledger
 from app.exposures.uploader import EVERY_S, ControllerSync, Sender
-from app.exposures.wire import Replaced, Stop
+from app.exposures.wire import Replaced, TrafficBlock
 from app.internal_api import APP_PREFIX, NO_ROUTE_HEADER
 from app.limits.bodies import CloseUnread
 from app.mirror.mirrors import Mirrors
@@ -190,7 +190,7 @@ class Router:
             else None
         )
         self._tracing = ActiveTracing(telemetry)
-        mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
+        mirrors = Mirrors(Upstream(), ledger, telemetry, is_blocked=self._snapshots.is_blocked)
         self._recorder = recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
         self._recordings = (
             RecordingSender(recorder, recordings.record, telemetry, every_s=send_every_s, file_s=recording_file_s)
@@ -345,7 +345,7 @@ class Router:
             return counted
         return counted + present_state(self.state.snapshot, self.state.queues, endpoints)
 
-    def stop(self, stops: Sequence[Stop]) -> None:
+    def stop(self, stops: Sequence[TrafficBlock]) -> None:
         """Applies these stops of the controller from the next request on."""
         if (snapshot := self._snapshots.stopped(stops)) is not None:
             self._serve(snapshot)
@@ -451,7 +451,7 @@ class Router:
     async def _all_healthy(self) -> Mapping[str, bool]:
         """The health of every deployment, at most a second old."""
         snapshot = self.state.snapshot
-        return await self._readiness.of(snapshot.config, snapshot.targets) if snapshot is not None else {}
+        return await self._readiness.check(snapshot.config, snapshot.targets) if snapshot is not None else {}
 
     async def _not_found(self, request: HTTPRequest, raised: Exception) -> Response:
         """The error for an unknown path or method, in the form of the dialect whose clients call it."""

@@ -239,7 +239,7 @@ class BrowserPolicy:
     origins: frozenset[str]
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def from_config(cls, config: Config) -> Self:
         """The rules of a configuration."""
         access = config.access
         pages: Whose = "all" if not access.knows_callers else "anonymous" if access.allow_anonymous else "none"
@@ -380,7 +380,7 @@ class BrowserGuard:
         if scope["type"] != "http" or (config := self._config()) is None:
             return self._app(scope, receive, send)
         if self._rules is None or self._rules[0] is not config:
-            self._rules = config, BrowserPolicy.of(config)
+            self._rules = config, BrowserPolicy.from_config(config)
         fields = dict(scope["headers"])
         try:
             check_headers(scope, config.max_header_bytes)

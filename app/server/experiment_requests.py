@@ -28,7 +28,7 @@ from app.config.schema import Config, parse
 from app.dialects.base import Reply
 from app.dialects.bodies import Checked, dump, json_object, json_object_with_nulls, validated
 from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
-from app.experiments.contract.questions import MAX_RUNS, Action
+from app.experiments.contract.query import MAX_RUNS, Action
 from app.experiments.contract.report import AutomationStatus, Foreseen, Summary
 from app.exposures.controller_client import ControllerClient
 from app.exposures.identity import request_hash

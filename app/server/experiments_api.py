@@ -33,7 +33,7 @@ from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavail
 from app.exchange.request import headers_of
 from app.exchange.snapshot import LiveRouting
 from app.experiments.contract.journal import EXPOSURE_FORMATS
-from app.experiments.contract.questions import is_dry_run
+from app.experiments.contract.query import is_dry_run
 from app.experiments.contract.report import Summary
 from app.experiments.rendering import document
 from app.experiments.rendering.reports import list_document

@@ -216,7 +216,7 @@ class MetricsApi:
         if views is None or endpoint not in views.config.endpoints:
             raise HTTPException(404)
         views.require_access(reader, endpoint)
-        return _text(tgi_exposition.exposition(self._telemetry.of([endpoint])))
+        return _text(tgi_exposition.exposition(self._telemetry.metrics_for([endpoint])))
 
     async def _view(self, request: Request) -> _View | None:
         """The caller's view; None before the first configuration. Raises Unauthorized."""

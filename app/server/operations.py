@@ -41,7 +41,7 @@ from app.errors import (
     UpstreamError,
 )
 from app.exchange.request import check_headers, headers_of, read_body, request_id
-from app.exchange.response import ResponseWriter, errors_rendered
+from app.exchange.response import ErrorRenderer, ResponseWriter
 from app.exchange.snapshot import LiveRouting
 from app.exposures.controller_client import Answer, ControllerClient
 from app.exposures.log import Ledger
@@ -237,7 +237,7 @@ class ApiOperation:
         writer, change = ResponseWriter(send, record), AuditedChange()
         room: Room | None = None
         try:
-            async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
+            async with ErrorRenderer(writer, lambda error: api.error_words(error, request, record.request_id)):
                 if refusal is not None:
                     raise refusal
                 if (views := services.views_or_none()) is not None:

@@ -249,7 +249,7 @@ def _findings(
     working = sum(present.in_flight.get((name, arm), 0) for arm in counts)
     if not done["requests"] or (done["answered"] == done["requests"] and late is None and paused is None):
         found.append(_quiet(done["requests"], working))
-    deviation = _deviation(name, endpoint, present, counts, _Drawn.of(name, endpoint, plans, drawn))
+    deviation = _deviation(name, endpoint, present, counts, _Drawn.from_counts(name, endpoint, plans, drawn))
     found += [deviation] if deviation is not None else []
     return sorted(found, key=lambda finding: _ORDER.get(finding.severity, len(_ORDER)))
 
@@ -412,7 +412,9 @@ class _Drawn(NamedTuple):
     former: Sequence[tuple[int, Mapping[str, int]]]
 
     @classmethod
-    def of(cls, name: str, endpoint: Endpoint, plans: Mapping[tuple[str, str], DrawnRequests], requests: float) -> Self:
+    def from_counts(
+        cls, name: str, endpoint: Endpoint, plans: Mapping[tuple[str, str], DrawnRequests], requests: float
+    ) -> Self:
         """Of an endpoint, of which `plans` have drawn requests: those that nobody knows are the present one's."""
         own = [drawn for (at, _), drawn in plans.items() if at == name and drawn.weights != endpoint.traffic]
         former = [(drawn.requests, drawn.weights) for drawn in own]

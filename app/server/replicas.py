@@ -55,7 +55,7 @@ class Readiness:
         self._probe, self._running = probe, running
         self._known: AnswerCache[Mapping[str, bool]] = AnswerCache(CACHE_S, clock)
 
-    async def of(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
+    async def check(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
         """Whether each deployment is healthy, or scaled to zero and would start."""
         servers = tuple((name, target.url) for name, target in targets.items())
         return await self._known.get(servers, lambda: self._asked(config, targets))

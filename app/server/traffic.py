@@ -43,7 +43,7 @@ from app.errors import (
     Unavailable,
 )
 from app.experiments.contract.journal import PlanEntry
-from app.experiments.contract.questions import is_dry_run
+from app.experiments.contract.query import is_dry_run
 from app.exposures.controller_client import ControllerClient
 from app.exposures.plans import plan_of
 from app.server.operations import Api, ApiRoute, OperationContext, RoutedApi, Services, ask, read_json

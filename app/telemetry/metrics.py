@@ -575,7 +575,7 @@ class Telemetry(LedgerMetrics):
         Of all endpoints, the first `OWN_HISTOGRAMS` have."""
         return b"".join(map(generate_latest, self._sources(endpoints)))
 
-    def of(self, endpoints: Collection[str]) -> Iterator[Metric]:
+    def metrics_for(self, endpoints: Collection[str]) -> Iterator[Metric]:
         """The metrics of some endpoints."""
         return chain.from_iterable(source.collect() for source in self._sources(endpoints))
 

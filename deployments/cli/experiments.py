@@ -13,7 +13,7 @@ from deployments.cli.options import (
     ExitCode,
     Format,
     Key,
-    Ledger,
+    LedgerOption,
     Metric,
     Name,
     Treatment,
@@ -30,7 +30,7 @@ app = typer.Typer(help="Which deployment is better, and how sure that is.", rich
 
 
 @app.command("list")
-def list_(form: Format = "text", ledger: Ledger = None, url: Url = None, key: Key = None) -> None:
+def list_(form: Format = "text", ledger: LedgerOption = None, url: Url = None, key: Key = None) -> None:
     """List the experiments: state, split, units, decision.
 
     \b
@@ -49,7 +49,7 @@ def report(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit by the decision, see above.")] = False,
     form: Format = "text",
-    ledger: Ledger = None,
+    ledger: LedgerOption = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -87,7 +87,7 @@ def history(
     metric: Metric = None,
     treatment: Treatment = None,
     form: Format = "text",
-    ledger: Ledger = None,
+    ledger: LedgerOption = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -113,7 +113,7 @@ def planner(
     power: Annotated[float, typer.Option(min=0.0, max=1.0, help="The chance to find it.")] = 0.8,
     treatment: Treatment = None,
     form: Format = "text",
-    ledger: Ledger = None,
+    ledger: LedgerOption = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -135,7 +135,7 @@ def aa(
     name: Name,
     runs: Annotated[int, typer.Option(min=1, max=10_000, help="How often the recorded units are labelled.")] = 1000,
     form: Format = "text",
-    ledger: Ledger = None,
+    ledger: LedgerOption = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -251,7 +251,7 @@ def export(
     endpoint: Annotated[str | None, typer.Option(help="Only this endpoint's requests.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="A date, a time (UTC), or Unix seconds.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="The same; not included.")] = None,
-    ledger: Ledger = None,
+    ledger: LedgerOption = None,
     url: Url = None,
     key: Key = None,
 ) -> None:

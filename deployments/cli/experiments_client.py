@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.errors import BadRequest
 from app.experiments.analysis.analysis import Analysis
-from app.experiments.api import Answers
-from app.experiments.contract.questions import unix_seconds
-from app.experiments.recorded import RecordedLedger
+from app.experiments.api import ControllerApi
+from app.experiments.contract.query import unix_seconds
+from app.experiments.offline import RecordedLedger
 from app.experiments.storage.store import StoreError
 from deployments.cli.options import CommandError, ExitCode, experiment_path, table
 
@@ -43,7 +43,7 @@ class Server:
 
 
 class Directory:
-    """A ledger directory alone. `answer` is `app.experiments.api.Answers.answer` on its content."""
+    """A ledger directory alone. `answer` is `app.experiments.api.ControllerApi.answer` on its content."""
 
     def __init__(self, answer: "Callable[[str, str, Mapping[str, str], bytes], Answer]") -> None:
         self._answer = answer
@@ -81,7 +81,7 @@ def open_directory(url: str, *, at: float | None) -> Directory:
         raise CommandError(f"The ledger cannot be read: {error}") from None
     except BadRequest as error:
         raise CommandError(f"--at: {error}", ExitCode.USAGE) from None
-    return Directory(Answers(ledger).answer)
+    return Directory(ControllerApi(ledger).answer)
 
 
 def moment(text: str, option: str) -> float:

@@ -33,7 +33,7 @@ Key = Annotated[
     typer.Option(envvar=KEY_VARIABLE, metavar="KEY", help="An API key, if the server requires one."),
 ]
 Format = Annotated[Literal["text", "markdown", "json"], typer.Option("--format", help="How it is printed.")]
-Ledger = Annotated[
+LedgerOption = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="Read a ledger's directory (or s3://, gs://, abfs://), without a server."),
 ]

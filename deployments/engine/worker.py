@@ -47,7 +47,7 @@ class _RequestState(CachedRequestState):  # type: ignore[misc]  # vLLM ships no 
         if self.generator is None:
             return
         if self.generator.device.type == "cpu":
-            self.generator = CpuGenerator.of(self, len(noise))
+            self.generator = CpuGenerator.from_state(self, len(noise))
             return
         for _ in self.output_token_ids:
             noise.exponential_(generator=self.generator)
@@ -64,7 +64,7 @@ class CpuGenerator(torch.Generator):  # type: ignore[misc]
     _numbers: torch.Tensor
 
     @classmethod
-    def of(cls, state: Any, size: int) -> Self:
+    def from_state(cls, state: Any, size: int) -> Self:
         """The generator of a request's `state`; a draw fills `size` numbers."""
         generator = cls()  # torch's takes no arguments of others
         generator._state, generator._numbers = state, torch.empty(size, dtype=torch.int64)

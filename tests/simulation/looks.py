@@ -106,7 +106,7 @@ def _merged(world: World, strata: int) -> Callable[[Floats], NDArray[np.integer]
         return lambda requests: np.arange(strata)
     weights = np.round(10_000 * np.unique(world.shares)).astype(np.int64)
     recorded = Strata(())
-    recorded.of(RowColumns.empty(), np.arange(strata, dtype=np.int32))
+    recorded.codes_of(RowColumns.empty(), np.arange(strata, dtype=np.int32))
     sets = np.stack([10_000 - weights, weights], axis=1)
     return lambda requests: recorded.compared(1, sets, requests).codes
 

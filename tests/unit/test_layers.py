@@ -147,7 +147,7 @@ ENTRANCES = {
     "app.experiments.controller",
     "app.experiments.export",
     "app.experiments.host",
-    "app.experiments.recorded",
+    "app.experiments.offline",
     "app.experiments.recordings",
     "app.experiments.rendering",
     "app.experiments.replay",

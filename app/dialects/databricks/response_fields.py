@@ -100,11 +100,13 @@ class Reasoning(_Lenient):
 
 
 def _type(default: str) -> Discriminator:
-    def of(value: Any) -> str | None:
+    def tag_of(value: Any) -> str | None:
         name = value.get("type", default) if isinstance(value, dict) else getattr(value, "type", None)
         return _TAGS.get(name) if isinstance(name, str) else None
 
-    return Discriminator(of, custom_error_type="unknown_type", custom_error_message="has a type that is not supported")
+    return Discriminator(
+        tag_of, custom_error_type="unknown_type", custom_error_message="has a type that is not supported"
+    )
 
 
 _TAGS = {

@@ -37,7 +37,7 @@ class CompletionRequest:
     seeds: Sequence[int]
 
     @classmethod
-    def of(cls, fields: Completions, random: Random) -> Self:
+    def from_fields(cls, fields: Completions, random: Random) -> Self:
         """Draws a seed if the client gave none."""
         if isinstance(fields.seed, list) and fields.seed:
             return cls(fields, fields.seed)

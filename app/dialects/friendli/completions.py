@@ -255,7 +255,7 @@ class ModernChunks(_Events):
 def parse_completion(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:
     """Raises BadRequest or Unprocessable."""
     client_form = form(request.headers)
-    wanted = CompletionRequest.of(read_completions(body, client_form), context.random)
+    wanted = CompletionRequest.from_fields(read_completions(body, client_form), context.random)
     engine_body = wanted.engine_body()
     translation = CompletionTranslation(wanted, engine_body, client_form, stream=wanted.fields.stream)
     return Call("completions", engine_body, translation, timeout_s=wanted.fields.timeout_s)

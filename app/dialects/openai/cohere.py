@@ -109,7 +109,7 @@ class CohereEmbedTranslation(DirectTranslation):
     version: str = "2"
 
     @classmethod
-    def of(cls, request: Embed, *, version: str) -> Self:
+    def from_request(cls, request: Embed, *, version: str) -> Self:
         body: dict[str, Any] = {"input": request.texts or [part.text() for part in request.inputs or ()]}
         if request.model is not None:
             body["model"] = request.model

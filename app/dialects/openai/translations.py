@@ -329,7 +329,7 @@ def _parse_pooling(body: dict[str, Any]) -> Call:
 
 def parse_cohere_embed(body: dict[str, Any], version: str = "2") -> Call:
     request = _checked(body, cohere.Embed, frozenset())
-    translation = cohere.CohereEmbedTranslation.of(request, version=version)
+    translation = cohere.CohereEmbedTranslation.from_request(request, version=version)
     names = {**cohere.FIELD_NAMES, "input": "texts" if request.inputs is None else "inputs"}
     return Call("embeddings", translation.body, translation, request.model, field_names=names)
 

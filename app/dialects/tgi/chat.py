@@ -263,12 +263,12 @@ class ChatCompletion(Translation):
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         body = request_object(request.body)
-        translation = cls.of(body)
+        translation = cls.from_body(body)
         model, deployment = named_model(body.get("model"), request, context)
         return Call("chat", translation.body, translation, model, deployment, field_names=cls.field_names)
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Self:
+    def from_body(cls, body: Mapping[str, Any]) -> Self:
         """Raises Unprocessable."""
         fields, hide_usage = chat_fields(body)
         return cls(fields, hide_usage, fields.get("stream", False), bool(engine_extensions(fields)))
@@ -353,12 +353,12 @@ class Completion(Translation):
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         body = request_object(request.body)
-        translation = cls.of(body, profile_of(context.config))
+        translation = cls.from_body(body, profile_of(context.config))
         model, deployment = named_model(body.get("model"), request, context)
         return Call("completions", translation.body, translation, model, deployment)
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], profile: Profile) -> Self:
+    def from_body(cls, body: Mapping[str, Any], profile: Profile) -> Self:
         """Raises Unprocessable."""
         fields, hide_usage = engine_fields(body, Completions)
         if fields.pop("suffix", None) is not None:

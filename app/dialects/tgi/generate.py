@@ -61,7 +61,7 @@ class Generation:
     top_k_below_vocabulary: bool
 
     @classmethod
-    def of(cls, request: GenerateRequest, style: RequestStyle, random: Random) -> Self:
+    def from_request(cls, request: GenerateRequest, style: RequestStyle, random: Random) -> Self:
         """Raises Unprocessable."""
         profile = style.profile
         parameters = request.parameters or Parameters(do_sample=profile.samples_without_parameters)
@@ -362,15 +362,15 @@ class Generate(Translation):
             stream=fields.stream if stream is None else stream,
             at_root=stream is None,
         )
-        translation = cls.of(fields, style, context.random)
+        translation = cls.from_request(fields, style, context.random)
         adapter = translation.generation.parameters.adapter_id
         deployment = adapter_deployment(adapter, request, context)
         return Call("completions", translation.body, translation, deployment=deployment, field_names=cls.field_names)
 
     @classmethod
-    def of(cls, fields: GenerateRequest, style: RequestStyle, random: Random) -> Self:
+    def from_request(cls, fields: GenerateRequest, style: RequestStyle, random: Random) -> Self:
         """Raises Unprocessable."""
-        generation = Generation.of(fields, style, random)
+        generation = Generation.from_request(fields, style, random)
         return cls(generation, generation.engine_body(), style.stream)
 
     def engine_requests(self, serving: ServingContext) -> Flow:

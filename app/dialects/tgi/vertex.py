@@ -82,6 +82,6 @@ def _instance(instance: Any, path: str, context: ParseContext, effort: Effort) -
 
 def _translation(fields: dict[str, Any], context: ParseContext) -> Generate | ChatCompletion:
     if "messages" in fields:
-        return ChatCompletion.of(fields)
+        return ChatCompletion.from_body(fields)
     style = RequestStyle(profile_of(context.config), is_tgi=True)
-    return Generate.of(read(fields), style, context.random)
+    return Generate.from_request(read(fields), style, context.random)

@@ -151,7 +151,7 @@ class SubgroupCells:
     def add(self, rows: RowColumns, placed: ArmAssignment, block: CellBlock, missing: NDArray[np.bool_]) -> None:
         """Analysed requests, in any order. `missing`: which lack each measure's value, shape (requests, measures)."""
         nowhere = np.zeros(len(rows), np.int32)
-        stratum = self._strata.of(rows, nowhere if self._first is not None else placed.weights)
+        stratum = self._strata.codes_of(rows, nowhere if self._first is not None else placed.weights)
         self._follow(stratum, rows.at)
         if self._first is not None:
             self._first.add(rows.unit, rows.at, stratum, np.zeros(len(rows), np.int8))
@@ -300,7 +300,7 @@ class SufficientStatistics:
 
         Every row belongs to the experiment.
         """
-        stratum = self.strata.of(rows, placed.weights)
+        stratum = self.strata.codes_of(rows, placed.weights)
         values = [None if measure.feedback else values_of(measure, rows, self._facts) for measure in self.measures]
         block = _block(rows.unit, stratum, placed.arm, values)
         if self._first is not None:

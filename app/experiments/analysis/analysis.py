@@ -289,7 +289,7 @@ class Analysis:
         if not analysed.any():
             return
         rows, placed = rows.take(analysed), placed.take(analysed)
-        self._feedback.add_rows(rows, self._collected.strata.of(rows, placed.weights), placed.arm)
+        self._feedback.add_rows(rows, self._collected.strata.codes_of(rows, placed.weights), placed.arm)
         self._arrivals.end(rows, placed)
         self._count_arrivals()
 
@@ -446,7 +446,7 @@ class Analysis:
         new = [
             comparing for comparing in self._comparing if comparing.tell(invalid=bool(invalid[comparing.key]), now=now)
         ]
-        alarms = self._watched.raise_rig_alarms(new, now) if self.experiment.mode == "aa" else []
+        alarms = self._watched.raise_instrumentation_alarms(new, now) if self.experiment.mode == "aa" else []
         alarms += self._watched.raise_changes(valid, now)
         return [monitoring.verdict_occurrence(comparing, now, invalid[comparing.key]) for comparing in new] + alarms
 

@@ -67,7 +67,7 @@ class FirstRequests:
     def add(self, rows: RowColumns) -> None:
         """Requests, in any order."""
         nowhere = np.zeros(len(rows), np.int32)
-        self._first.add(rows.unit, rows.at, self._strata.of(rows, nowhere), np.zeros(len(rows), np.int8))
+        self._first.add(rows.unit, rows.at, self._strata.codes_of(rows, nowhere), np.zeros(len(rows), np.int8))
 
     def codes(self, units: Hashes) -> I32:
         """The code of each unit's strata: 0 for a unit that is not known."""
@@ -128,7 +128,7 @@ class Strata:
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, rows: RowColumns, weights: I32) -> I32:
+    def codes_of(self, rows: RowColumns, weights: I32) -> I32:
         """Each row's stratum. `weights` as in `Arms`."""
         packed = weights.astype(np.int64) << _WEIGHTS_SHIFT
         shift = 0

@@ -283,7 +283,7 @@ class Monitoring:
         text = f"Requests lack {metric} more often on one arm than the weights explain. Units with one: {counts}."
         return Alarm(kind="completeness", at=now, text=text, metric=metric)
 
-    def raise_rig_alarms(self, verdicts: Sequence[MetricComparison], now: float) -> list[Occurrence]:
+    def raise_instrumentation_alarms(self, verdicts: Sequence[MetricComparison], now: float) -> list[Occurrence]:
         """Raises an alarm for a difference found in mode `aa`, where there is none."""
         wrong = [
             verdict

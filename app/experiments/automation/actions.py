@@ -30,10 +30,10 @@ from app.experiments.automation.state import (
     without_treatments,
 )
 from app.experiments.contract.journal import JournalEntry, history
-from app.experiments.contract.questions import ManualDecision
+from app.experiments.contract.query import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.runs import ExperimentRun
-from app.exposures.wire import Stop
+from app.exposures.wire import TrafficBlock
 from app.telemetry.logs import event
 
 _log = logging.getLogger("switchyard")
@@ -211,7 +211,7 @@ class Actions:
             raise PreconditionFailed(message, current={})
         return decided(state, self._facts(run, config, report), request, now)
 
-    def stops(self, runs: Mapping[str, ExperimentRun], now: float) -> list[Stop]:
+    def stops(self, runs: Mapping[str, ExperimentRun], now: float) -> list[TrafficBlock]:
         """Stops that routers are to apply."""
         present = ((name, state) for name, state in self._states.items() if _is_of(state, runs.get(name)))
         return [stop for name, state in present for stop in state.stops if self._is_due(name, stop, now)]
@@ -299,7 +299,7 @@ class Actions:
         progress.changed_at = now
         progress.stops = {stop.id: known.get(stop.id, (progress.position, now)) for stop in transition.state.stops}
 
-    def _is_due(self, name: str, stop: Stop, now: float) -> bool:
+    def _is_due(self, name: str, stop: TrafficBlock, now: float) -> bool:
         return self._may_stop(*self._progress(name).stops.get(stop.id, (0, now)), now)
 
     def _may_stop(self, position: int, since: float, now: float) -> bool:

@@ -31,7 +31,7 @@ from app.experiments.automation.state import (
     weights_at_share,
     without_treatments,
 )
-from app.experiments.contract.questions import Action, ManualDecision
+from app.experiments.contract.query import Action, ManualDecision
 from app.experiments.contract.report import HARMS, AutomationStatus, Cause, Foreseen
 from app.experiments.rendering import words
 

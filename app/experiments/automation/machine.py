@@ -28,7 +28,7 @@ from app.experiments.automation.state import (
 )
 from app.experiments.contract.report import Cause
 from app.experiments.rendering import words
-from app.exposures.wire import Stop
+from app.exposures.wire import TrafficBlock
 
 ALL = 100
 
@@ -177,7 +177,7 @@ def rolled_back(
     revision, endpoint, control = state.revision + 1, facts.experiment.endpoint, facts.experiment.control
     stopped = {stop.deployment: stop for stop in state.stops}
     for name in treatments:
-        stopped.setdefault(name, Stop(f"{facts.name}/{name}/{revision}", endpoint, name, control))
+        stopped.setdefault(name, TrafficBlock(f"{facts.name}/{name}/{revision}", endpoint, name, control))
     intent = _rollback(revision, facts, list(stopped), text) if facts.has_control_plane else None
     return transition_to(
         state,
@@ -191,8 +191,8 @@ def rolled_back(
         weights=None,
         intent=intent,
         stops=list(stopped.values()),
-        out=list(dict.fromkeys([*state.out, *treatments])),
-        seen=list(dict.fromkeys([*state.seen, *seen])),
+        rolled_back=list(dict.fromkeys([*state.rolled_back, *treatments])),
+        handled=list(dict.fromkeys([*state.handled, *seen])),
     )
 
 
@@ -200,7 +200,7 @@ def resumed(state: State, now: float, text: str, by: str | None = None, kind: st
     """The experiment continues from the present traffic. Guardrails that have acted start again, so that they can act
     again; their alarms stand.
     """
-    has_acted = bool(state.out) or state.cause == "alarm"
+    has_acted = bool(state.rolled_back) or state.cause == "alarm"
     return transition_to(
         state,
         kind,
@@ -213,9 +213,9 @@ def resumed(state: State, now: float, text: str, by: str | None = None, kind: st
         weights=None,
         intent=None,
         stops=[],
-        out=[],
+        rolled_back=[],
         armed_since=now if has_acted else state.armed_since,
-        seen=[key for key in state.seen if key.startswith("worse ")],
+        handled=[key for key in state.handled if key.startswith("worse ")],
     )
 
 
@@ -268,7 +268,9 @@ def _guardrail_violated(state: State, facts: RolloutInput, now: float) -> Transi
     if state.phase == "stopped":
         return None
     violations = [
-        alarm for alarm in live_alarms(state, facts) if alarm.action == "rollback" and alarm.treatment not in state.out
+        alarm
+        for alarm in live_alarms(state, facts)
+        if alarm.action == "rollback" and alarm.treatment not in state.rolled_back
     ]
     if not violations:
         return None
@@ -284,7 +286,9 @@ def _worse(state: State, facts: RolloutInput, now: float) -> Transition | None:
     violations = [
         violation
         for violation in facts.worse
-        if violation.action == "rollback" and violation.treatment not in state.out and violation.key not in state.seen
+        if violation.action == "rollback"
+        and violation.treatment not in state.rolled_back
+        and violation.key not in state.handled
     ]
     return _roll_back(state, facts, now, violations, "worse", None) if violations else None
 
@@ -322,12 +326,17 @@ def _paused(state: State, facts: RolloutInput, now: float) -> Transition | None:
     cases: tuple[tuple[Cause, list[Violation]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
     for cause, candidates in cases:
         violations = [
-            violation for violation in candidates if violation.action == "pause" and violation.key not in state.seen
+            violation for violation in candidates if violation.action == "pause" and violation.key not in state.handled
         ]
         if violations:
             text = "; ".join(violation.text for violation in violations)
             return _pause(
-                state, "paused", "paused", cause, text, seen=[*state.seen, *(violation.key for violation in violations)]
+                state,
+                "paused",
+                "paused",
+                cause,
+                text,
+                handled=[*state.handled, *(violation.key for violation in violations)],
             )
     return None
 
@@ -387,7 +396,7 @@ def _changed_by_others(state: State, facts: RolloutInput, arms: dict[str, int], 
         text = "Another controller of experiments rolled back"
         transition = _pause(state, "paused", "paused", "alarm", text)
         return Transition(
-            replace(transition.state, out=list(facts.experiment.treatments), until=until), transition.kind, text
+            replace(transition.state, rolled_back=list(facts.experiment.treatments), until=until), transition.kind, text
         )
     who = facts.planned_by or "a deployment of the configuration"
     text = f"{_shares(arms, facts)}: changed by {who}, not by this experiment"
@@ -401,7 +410,7 @@ def _traffic_returned(state: State, facts: RolloutInput, now: float) -> Transiti
     """
     if state.phase == "running" or state.stops or state.intent is not None:
         return None
-    fed = [name for name in state.out if facts.traffic.get(name, 0) > 0]
+    fed = [name for name in state.rolled_back if facts.traffic.get(name, 0) > 0]
     if not fed:
         return None
     if facts.planned_by == facts.author and facts.has_control_plane:
@@ -412,9 +421,9 @@ def _traffic_returned(state: State, facts: RolloutInput, now: float) -> Transiti
         return None
     text = f"{_listed(fed)} was given traffic again by {facts.planned_by or 'a deployment of the configuration'}"
     transition = _pause(state, "paused", "paused", "superseded", text)
-    seen = [key for key in state.seen if key.startswith("worse ")]
-    out = [name for name in state.out if name not in fed]
-    return Transition(replace(transition.state, out=out, armed_since=now, seen=seen), transition.kind, text)
+    seen = [key for key in state.handled if key.startswith("worse ")]
+    out = [name for name in state.rolled_back if name not in fed]
+    return Transition(replace(transition.state, rolled_back=out, armed_since=now, handled=seen), transition.kind, text)
 
 
 def _cooldown_over(state: State, facts: RolloutInput, now: float) -> Transition | None:

@@ -13,7 +13,7 @@ from app.config.experiments import Experiment, Ramp
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Cause, Comparison, Report, Verdict
 from app.experiments.rendering import words
-from app.exposures.wire import Stop
+from app.exposures.wire import TrafficBlock
 
 SILENCING: dict[str, Cause] = {
     "sample_ratio": "sample_ratio",
@@ -175,15 +175,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
     """The time from which units count for the next step."""
     intent: Intent | None = None
-    stops: list[Stop] = []
+    stops: list[TrafficBlock] = []
     """In force until a plan has the same effect."""
-    out: list[str] = []
+    rolled_back: list[str] = msgspec.field(name="out", default_factory=list)
     """Treatments that were rolled back, until the experiment is resumed."""
     armed_since: float | None = None
     """Guardrails count from then on; None: from the start."""
     cleared_until: float | None = None
     """A manager has cleared guardrails' alarms until then; later ones stand when guardrails count anew."""
-    seen: list[str] = []
+    handled: list[str] = msgspec.field(name="seen", default_factory=list)
     """Alarms and verdicts that have paused it before."""
     noticed: float | None = None
     """The time of the latest of guardrails' alarms that the revision covers."""

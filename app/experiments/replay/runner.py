@@ -24,7 +24,7 @@ from app.engine.output import Usage, find_usage
 from app.errors import Broken, SwitchyardError, TimedOut, Unavailable, Unreachable
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.controller import Controller
-from app.experiments.recorded import REPLAYED
+from app.experiments.offline import REPLAYED
 from app.experiments.replay.traces import ReplayRequest, replayed
 from app.experiments.storage.journal import append_entries
 from app.experiments.storage.store import open_store

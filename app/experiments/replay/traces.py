@@ -24,7 +24,7 @@ from typing import Any, Literal
 from app.config.experiments import DEFAULT_GUARDRAILS, STATISTICS, Experiment, Guardrail, Metric
 from app.config.schema import Config
 from app.dialects.openai.dialect import OpenAI
-from app.experiments.runs import evenly, stand_in
+from app.experiments.runs import evenly, synthetic_config
 from app.request_recordings.recorder import RecordedRequest
 
 WORDS = (
@@ -316,7 +316,7 @@ def config_of(
 ) -> Config:
     """The configuration of the replay's router and controller. Raises ConfigError."""
     sticky = {"by": "header", "name": PAIR_HEADER}
-    return stand_in(
+    return synthetic_config(
         name,
         experiment,
         traffic=evenly(experiment.arms),

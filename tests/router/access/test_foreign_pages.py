@@ -88,7 +88,7 @@ def worded(config: Config, method: str, path: str, sent: Mapping[str, str]) -> l
     """The refusal, as each dialect that has the route words it."""
     headers = [(name.encode(), value.encode()) for name, value in {"host": "127.0.0.1:1", **sent}.items()]
     with pytest.raises(Forbidden) as refused:
-        BrowserPolicy.of(config).check(method, headers, dict(headers))
+        BrowserPolicy.from_config(config).check(method, headers, dict(headers))
     request = Request(method, path, id=ID)
     replies = [
         dialect.render_error(refused.value, route.operation, request)

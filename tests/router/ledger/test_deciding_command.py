@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.contract.questions import Action
+from app.experiments.contract.query import Action
 from app.experiments.contract.report import AutomationStatus
 from app.routing import rules
 from deployments.cli import experiments_decisions

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.access.keys import append, create
 from app.config.schema import parse
-from app.experiments.api import Answers
+from app.experiments.api import ControllerApi
 from app.exposures.controller_client import Answer
 from app.exposures.wire import decode_batch
 from app.server.application import Router
@@ -54,7 +54,7 @@ class LocalController:
     def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
         self.clock = SkewedClock()
         self.controller = controller_of(directory, parse(config), self.clock)
-        self.answers = Answers(self.controller)
+        self.answers = ControllerApi(self.controller)
         self.scores = 0
         """The number of requests that have arrived."""
 

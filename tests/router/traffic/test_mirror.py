@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from app.exposures.wire import Failure, FinishCode, Skip, Stop
+from app.exposures.wire import Failure, FinishCode, Skip, TrafficBlock
 from app.mirror.mirrors import MOST_WAITING
 from tests.router.conftest import PROMPT, Rig
 from tests.support.engine.fake_engine import CARD, USAGE, Answer, FakeEngine, RawServer, chat, chunk, refuse, stream
@@ -370,10 +370,10 @@ def test_conversations_that_began_under_other_weights_are_not_copied(mirrored: R
 def test_a_stopped_shadow_gets_no_copies(mirrored: Rig) -> None:
     """The controller sends the stop with an acknowledgement, and lifts it with another."""
     mirrored.change(experiments={"first": EXPERIMENT})
-    stop = Stop("s-1", "chat", "green", "blue")
+    stop = TrafficBlock("s-1", "chat", "green", "blue")
     for number, (stops, skipped) in enumerate([([stop], Skip.STOPPED), ([], Skip.NONE)], 1):
         mirrored.keeper.stops = stops
-        wait_until(lambda stops=stops: mirrored.router.state.mirrors.is_stopped("chat", "green") == bool(stops))  # type: ignore[misc]
+        wait_until(lambda stops=stops: mirrored.router.state.mirrors.is_blocked("chat", "green") == bool(stops))  # type: ignore[misc]
         assert post(mirrored).status_code == 200
         assert mirrored.keeper.wait_for_pairs(number)[-1].skipped is skipped
 

@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 
 from app.access.keys import append, create
 from app.config.schema import parse
-from app.exposures.wire import Flag, Reason, Stop, decode_acknowledgement, encode_acknowledgement
+from app.exposures.wire import Flag, Reason, TrafficBlock, decode_acknowledgement, encode_acknowledgement
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
@@ -44,7 +44,7 @@ class StoppingController(LiveController):
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)
-        self.stops: list[Stop] = []
+        self.stops: list[TrafficBlock] = []
 
     async def send(self, batch: bytes) -> bytes:
         return encode_acknowledgement(replace(decode_acknowledgement(await super().send(batch)), stops=self.stops))
@@ -191,7 +191,7 @@ def test_a_pinned_chat_leaves_a_stopped_deployment_for_control_and_stays_there(t
     talking.change(traffic={"blue": 50, "green": 50})
     talking.wait_for_pins(1)
     assert talking.ask("chat", 1) == "green"
-    talking.controller.stops = [Stop("1", "chat", "green", "blue")]
+    talking.controller.stops = [TrafficBlock("1", "chat", "green", "blue")]
     for router in talking.routers:
         wait_until(lambda router=router: bool(router.state.snapshot.stops))  # type: ignore[misc]
     assert talking.ask("chat", 2) == talking.ask("chat", 3, router=1) == "blue"

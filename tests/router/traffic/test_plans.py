@@ -17,7 +17,7 @@ from app.access.keys import append, create
 from app.config.schema import parse
 from app.control_plane import Delivery, restore_expired, with_traffic
 from app.errors import Unavailable
-from app.exposures.wire import Stop
+from app.exposures.wire import TrafficBlock
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
@@ -414,7 +414,7 @@ def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: PlanRig) ->
         planned.ask(f"user-{number}", messages=[{"role": "user", "content": f"Question {number}"}])
     begun = planned.routers[0].state.pins.by_deployment("chat")
     assert list(begun) == ["green"], "only keys that the change moved"
-    planned.routers[0].stop([Stop("1", "chat", "green", "blue")])
+    planned.routers[0].stop([TrafficBlock("1", "chat", "green", "blue")])
     document = {"weights": {"blue": 80, "green": 20}}
     shown = planned.put(document, tag="", params={"dry_run": "true"}).json()
     assert shown["stops"] == [{"deployment": "green", "control": "blue", "before": 50, "after": 20}]

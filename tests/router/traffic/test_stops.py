@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.exposures.wire import Flag, Reason, Stop
+from app.exposures.wire import Flag, Reason, TrafficBlock
 from app.routing.resilience import FAULTS_IN_A_ROW
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
@@ -17,7 +17,7 @@ from tests.support.engine.fake_engine import chat, refuse
 from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
 
-GREEN = Stop("stop-1", "chat", "green", "blue")
+GREEN = TrafficBlock("stop-1", "chat", "green", "blue")
 EXPERIMENT: dict[str, Any] = {
     "endpoint": "chat",
     "control": "blue",
@@ -52,7 +52,7 @@ class StoppableRouters:
         name: str = self.ask(user, router=router, **more).headers["azureml-model-deployment"]
         return name
 
-    def stops(self, *stops: Stop) -> None:
+    def stops(self, *stops: TrafficBlock) -> None:
         """Sets the controller's stops, and waits until both routers have them, without any request."""
         self.keeper.stops = list(stops)
         wanted = {"chat": {stop.deployment: stop.control for stop in stops}} if stops else {}
@@ -149,9 +149,9 @@ def test_a_stop_survives_a_new_configuration_and_has_no_effect_once_the_weight_i
 def test_stops_of_unknown_deployments_change_nothing(stoppable: StoppableRouters) -> None:
     plan = stoppable.ask().headers["x-switchyard-plan"]
     stoppable.keeper.stops = [
-        Stop("1", "nowhere", "green", "blue"),
-        Stop("2", "chat", "grey", "blue"),
-        Stop("3", "chat", "green", "mini"),
+        TrafficBlock("1", "nowhere", "green", "blue"),
+        TrafficBlock("2", "chat", "grey", "blue"),
+        TrafficBlock("3", "chat", "green", "mini"),
     ]
     seen = stoppable.keeper.idle
     wait_until(lambda: stoppable.keeper.idle > seen + 4)

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from app.experiments.api import Answers
+from app.experiments.api import ControllerApi
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.contract.questions import ManualDecision
+from app.experiments.contract.query import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Effect, Foreseen, HistoryPoint, PlanCounts, Report
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
@@ -164,7 +164,7 @@ class Compared:
     def __init__(self) -> None:
         self.controller = DecidingController()
         self.reader = self.controller.reader = Reader()
-        self.controller.answers = Answers(self.reader)
+        self.controller.answers = ControllerApi(self.reader)
         self.controller.acting = AutomationStatus(state="running", revision=7, step=3, share=50, next_share=100)
         self.reader.judged = Evidence()
         for number, share in enumerate([*RAMP][1:], 1):

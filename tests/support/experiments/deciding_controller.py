@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from app.errors import Conflict, PreconditionFailed
-from app.experiments.api import Answers
-from app.experiments.contract.questions import ManualDecision
+from app.experiments.api import ControllerApi
+from app.experiments.contract.query import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.exposures.controller_client import Answer
 from tests.support.experiments.fake_controller import FakeController
@@ -40,7 +40,7 @@ class DecidingController(FakeController):
     def __init__(self) -> None:
         super().__init__()
         self.reader = DecidingReader()
-        self.answers = Answers(self.reader)
+        self.answers = ControllerApi(self.reader)
         self.acting = AutomationStatus(state="running", revision=7, step=1, share=5, next_share=25)
         self.overtaken = False
 

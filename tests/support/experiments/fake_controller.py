@@ -1,9 +1,9 @@
-"""A controller in memory, for routers: answers by `Answers` on a fake read side, or fails."""
+"""A controller in memory, for routers: answers by `ControllerApi` on a fake read side, or fails."""
 
 from collections.abc import Mapping
 
 from app.errors import Unavailable
-from app.experiments.api import Answers
+from app.experiments.api import ControllerApi
 from app.exposures.controller_client import Answer
 from app.exposures.wire import Acknowledgement, Batch, decode_batch, encode_acknowledgement
 from tests.support.experiments.reader import FakeReader
@@ -14,7 +14,7 @@ class FakeController:
 
     def __init__(self) -> None:
         self.reader = FakeReader()
-        self.answers = Answers(self.reader)
+        self.answers = ControllerApi(self.reader)
         self.batches: list[Batch] = []
         self.calls: list[str] = []
         self.absent = False

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from app.config.schema import Config
 from app.errors import ClientError
 from app.experiments.analysis.analysis import Analysis, Pace
-from app.experiments.api import Answers
-from app.experiments.contract.questions import ManualDecision
+from app.experiments.api import ControllerApi
+from app.experiments.contract.query import ManualDecision
 from app.experiments.controller import Controller
 from app.experiments.judging import AnalysisFactory
-from app.experiments.recorded import RecordedLedger
+from app.experiments.offline import RecordedLedger
 from app.experiments.storage.write_ahead import WriteAhead
 from app.exposures.wire import Batch, FeedbackItem, Lost, OverdueRequest, Row, encode
 from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
@@ -158,7 +158,7 @@ class Life:
 
     def look(self) -> None:
         """Reads the report, asks for more, reads it once more, and goes on a second later."""
-        at, answers = self.clock.now, Answers(self.controller)
+        at, answers = self.clock.now, ControllerApi(self.controller)
         self.shown.append((at, said(answers)))
         self.clock.now += 0.3
         self.controller.tick()
@@ -181,7 +181,7 @@ class Said:
         return isinstance(other, Said) and self.text == other.text and _is_alike(self.data, other.data)
 
 
-def said(answers: Answers) -> Said:
+def said(answers: ControllerApi) -> Said:
     text, data = (answers.answer("GET", f"/experiments/{NAME}/report", {"format": form}, b"") for form in FORMS)
     return Said(text.body.decode(), json.loads(data.body))
 
@@ -243,4 +243,4 @@ def scores_of(rows: Sequence[Row]) -> list[FeedbackItem]:
 
 def audited(directory: Path, at: float, clock: Clock) -> Said:
     """What the report of the past says, from ledger and journal alone."""
-    return said(Answers(RecordedLedger("ledger", directory, unpaced, at=at, clock=clock)))
+    return said(ControllerApi(RecordedLedger("ledger", directory, unpaced, at=at, clock=clock)))

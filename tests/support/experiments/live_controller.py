@@ -13,7 +13,7 @@ from app.control_plane import ControlPlane, Delivery
 from app.errors import Unavailable, UpstreamError
 from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.analysis import Analysis, same_run
-from app.experiments.api import Answers
+from app.experiments.api import ControllerApi
 from app.experiments.automation.actions import TrafficChange, carry_out
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.controller import Controller
@@ -160,7 +160,7 @@ class LiveController:
             clock=self._now,
             open_store=self.open_store,
         )
-        self._answers = Answers(self._controller)
+        self._answers = ControllerApi(self._controller)
 
     @contextmanager
     def _mortal(self) -> Iterator[None]:

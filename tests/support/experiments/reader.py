@@ -11,7 +11,7 @@ from app.experiments.activity import ActivityKeeper
 from app.experiments.analysis.feedback import Match
 from app.experiments.audit import AuditTrail
 from app.experiments.contract.journal import JournalEntry
-from app.experiments.contract.questions import ManualDecision
+from app.experiments.contract.query import ManualDecision
 from app.experiments.contract.report import (
     AutomationStatus,
     Effect,

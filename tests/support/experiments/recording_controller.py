@@ -21,7 +21,7 @@ from app.exposures.wire import (
     Row,
     Skip,
     Start,
-    Stop,
+    TrafficBlock,
     decode_batch,
     encode_acknowledgement,
 )
@@ -95,7 +95,7 @@ class Keeper:
     durable: bool = True
     calls: int = 0
     idle: int = 0
-    stops: list[Stop] = field(default_factory=list)
+    stops: list[TrafficBlock] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
 

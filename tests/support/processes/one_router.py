@@ -10,7 +10,7 @@ from app.exchange.snapshot import SnapshotBuilder
 from app.experiments.controller import PinExchange
 from app.exposures.log import Ledger
 from app.exposures.uploader import ControllerSync
-from app.exposures.wire import Acknowledgement, Replaced, Stop
+from app.exposures.wire import Acknowledgement, Replaced, TrafficBlock
 from app.routing.conversations import PinnedConversations
 from app.routing.rules import ConversationTurn
 from app.routing.traffic import Decision, rendezvous
@@ -33,7 +33,7 @@ class OneRouter:
     def configure(self, endpoint: Endpoint) -> None:
         self.snapshot = self.builder.configured(Config(endpoints={"chat": endpoint}, deployments=DEPLOYMENTS), {})
 
-    def _stop(self, stops: Sequence[Stop]) -> None:
+    def _stop(self, stops: Sequence[TrafficBlock]) -> None:
         self.snapshot = self.builder.stopped(stops) or self.snapshot
 
     def _follow(self, replaced: Sequence[Replaced]) -> None:
@@ -43,7 +43,11 @@ class OneRouter:
         self.snapshot = self.builder.behind() or self.snapshot
 
     def exchange(
-        self, controller: PinExchange, stops: Sequence[Stop] = (), former: Sequence[Replaced] = (), routers: int = 1
+        self,
+        controller: PinExchange,
+        stops: Sequence[TrafficBlock] = (),
+        former: Sequence[Replaced] = (),
+        routers: int = 1,
     ) -> None:
         """One batch and its acknowledgement, without exposures. `routers`: those that the controller knows."""
         pins, seen = self.sync.outgoing()

@@ -8,14 +8,14 @@ from typing import Any
 from app.config.schema import Config, parse
 from app.control_plane import Delivery
 from app.errors import UpstreamError
-from app.experiments.api import Answers
+from app.experiments.api import ControllerApi
 from app.experiments.automation.actions import carry_out
 from app.experiments.controller import Controller
 from app.experiments.storage.journal import read_entries
 from app.experiments.storage.keeper import OpenStore, Submit, at_once
 from app.experiments.storage.store import LocalStore, open_store
 from app.exposures.controller_client import Answer
-from app.exposures.wire import Acknowledgement, Plan, Stop, decode_acknowledgement, encode
+from app.exposures.wire import Acknowledgement, Plan, TrafficBlock, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.fake_control_plane import MemoryControl
 
@@ -65,7 +65,7 @@ class Stage:
             submit=self.submit,
             open_store=self.open_store,
         )
-        self.answers = Answers(self.controller)
+        self.answers = ControllerApi(self.controller)
         self.read()
 
     @property
@@ -97,7 +97,7 @@ class Stage:
         sent = batch(self.numbers, starts=starts, rows=rows, plans=plans, oldest=self.numbers)
         return decode_acknowledgement(self.controller.ingest(encode(sent)))
 
-    def hear(self) -> list[Stop]:
+    def hear(self) -> list[TrafficBlock]:
         return decode_acknowledgement(self.controller.ingest(encode(batch(0, oldest=0)))).stops
 
     def decide(self, action: str, revision: int | None = None, **fields: Any) -> Answer:

@@ -39,7 +39,7 @@ _VALUES = st.recursive(
 @given(value=_VALUES, is_ascii=st.booleans(), indent=st.sampled_from([None, 2]))
 def test_a_value_is_read_and_written_as_in_one_piece(value: Any, is_ascii: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=is_ascii, indent=indent).encode()
-    outline = Outline.of(text)
+    outline = Outline.from_json(text)
     assert size_of(outline) == len(text)
     assert parsed(outline) == value
     assert written(parsed(outline)) == to_json(value)
@@ -59,7 +59,7 @@ def test_what_is_no_json_is_none_in_pieces(value: str, at: float, damage: bytes)
     text = json.dumps({"a": value, "b": 1}, ensure_ascii=at < 0.5).encode()
     place = int(at * len(text))
     text = text[:place] + damage + text[place + 1 :]
-    assert _read(lambda damaged: parsed(Outline.of(damaged)), text) == _read(from_json, text)
+    assert _read(lambda damaged: parsed(Outline.from_json(damaged)), text) == _read(from_json, text)
 
 
 @pytest.mark.parametrize("rare", ["", "é", "中", "😀"])
@@ -67,19 +67,19 @@ def test_what_is_no_json_is_none_in_pieces(value: str, at: float, damage: bytes)
 def test_megabytes_are_one_text_of_the_right_width(rare: str, place: int) -> None:
     whole = "words " * 500_000
     text = whole[: place * 1_500_000] + rare + whole[place * 1_500_000 :]
-    value = parsed(Outline.of(to_json([text])))
+    value = parsed(Outline.from_json(to_json([text])))
     assert value == [text]
     assert hash(value[0]) == hash(text)
     assert written(value) == to_json([text])
 
 
 def test_a_mark_is_told_from_what_clients_write() -> None:
-    outline = Outline.of(to_json({"a": "x" * _PIECE, "b": "short"}))
+    outline = Outline.from_json(to_json({"a": "x" * _PIECE, "b": "short"}))
     assert isinstance(outline, Outline)
     marks = from_json(outline)
     assert outline.is_mark(marks["a"])
     assert not outline.is_mark(marks["b"])
-    copied = Outline.of(to_json({"a": "x" * _PIECE, "b": marks["a"]}))
+    copied = Outline.from_json(to_json({"a": "x" * _PIECE, "b": marks["a"]}))
     assert parsed(copied)["b"] == marks["a"]
 
 
@@ -118,7 +118,7 @@ def test_items_are_counted_as_if_they_were_read(items: list[Any], repeated: int,
 
 def test_names_of_members_are_short() -> None:
     with pytest.raises(ValueError, match=f"more than {LONG_TEXT} bytes"):
-        parsed(Outline.of(to_json({"x" * _PIECE: 1})))
+        parsed(Outline.from_json(to_json({"x" * _PIECE: 1})))
 
 
 def test_other_threads_run_meanwhile() -> None:
@@ -138,7 +138,7 @@ def test_other_threads_run_meanwhile() -> None:
         watcher = threading.Thread(target=watch)
         watcher.start()
         try:
-            written(parsed(Outline.of(text)))
+            written(parsed(Outline.from_json(text)))
         finally:
             is_over.set()
             watcher.join()

@@ -122,7 +122,7 @@ def test_a_role_is_of_a_key_or_of_a_token_and_never_of_both(
     role: str, credentials: dict[str, object], name: str, has_it: list[Caller]
 ) -> None:
     listed = {"chat": [name]} if role == "operators" else [name]
-    roles = Roles.of(AccessSettings.model_validate({**credentials, role: listed}))
+    roles = Roles.from_settings(AccessSettings.model_validate({**credentials, role: listed}))
     has: dict[str, Callable[[Caller], bool]] = {
         "managers": roles.may_manage,
         "viewers": roles.may_view,
@@ -137,7 +137,7 @@ def test_a_role_is_of_a_key_or_of_a_token_and_never_of_both(
 
 
 def test_without_access_settings_everyone_on_the_machine_may_do_everything() -> None:
-    roles = Roles.of(AccessSettings())
+    roles = Roles.from_settings(AccessSettings())
     assert roles.may_manage(ANONYMOUS_CALLER)
     assert roles.may_operate(ANONYMOUS_CALLER, "chat")
     assert roles.may_view(ANONYMOUS_CALLER)

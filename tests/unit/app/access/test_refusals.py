@@ -46,30 +46,30 @@ def refusals(clock: Clock, counted: Counted) -> Refusals:
 def test_a_source_is_throttled_until_its_minute_is_over_and_no_other_is(
     refusals: Refusals, clock: Clock, counted: Counted
 ) -> None:
-    assert [refusals.of(WRONG, "a") for _ in range(MOST_A_MINUTE)] == [WRONG] * MOST_A_MINUTE
+    assert [refusals.answer_to(WRONG, "a") for _ in range(MOST_A_MINUTE)] == [WRONG] * MOST_A_MINUTE
     clock.now += 50
-    throttled = refusals.of(WRONG, "a")
+    throttled = refusals.answer_to(WRONG, "a")
     assert isinstance(throttled, TooManyRefusals)
     assert throttled.retry_after == pytest.approx(10)
-    assert refusals.of(WRONG, "b") is WRONG
+    assert refusals.answer_to(WRONG, "b") is WRONG
     clock.now += 10
-    assert refusals.of(WRONG, "a") is WRONG
+    assert refusals.answer_to(WRONG, "a") is WRONG
     assert counted.outcomes == {"refused": MOST_A_MINUTE + 2, "throttled": 1}
 
 
 def test_any_number_of_sources_takes_bounded_memory_and_the_last_ones_are_throttled_together(
     refusals: Refusals, clock: Clock
 ) -> None:
-    first = [refusals.of(WRONG, str(number)) for number in range(MOST_SOURCES)]
+    first = [refusals.answer_to(WRONG, str(number)) for number in range(MOST_SOURCES)]
     assert first == [WRONG] * MOST_SOURCES
-    more = [refusals.of(WRONG, f"more-{number}") for number in range(10 * MOST_SOURCES)]
+    more = [refusals.answer_to(WRONG, f"more-{number}") for number in range(10 * MOST_SOURCES)]
     assert [answer is WRONG for answer in more[: MOST_A_MINUTE + 1]] == [True] * MOST_A_MINUTE + [False]
     assert all(isinstance(answer, TooManyRefusals) for answer in more[MOST_A_MINUTE:])
     assert len(refusals.windows) <= MOST_SOURCES + 1
     assert len(refusals.sources) <= MOST_SOURCES + 1
-    assert refusals.of(WRONG, "0") is WRONG, "a source that was seen before has its own count"
+    assert refusals.answer_to(WRONG, "0") is WRONG, "a source that was seen before has its own count"
     clock.now += 60
-    assert refusals.of(WRONG, "more-0") is WRONG
+    assert refusals.answer_to(WRONG, "more-0") is WRONG
     assert len(refusals.windows) == 1, "windows that are over make room"
 
 
@@ -77,9 +77,9 @@ def test_the_log_has_one_bounded_line_for_any_number_of_refusals(
     refusals: Refusals, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(3000):
-        refusals.of(Unauthorized(f"reason {number % 100}"), f"source {number % 50}")
+        refusals.answer_to(Unauthorized(f"reason {number % 100}"), f"source {number % 50}")
     for _ in range(70):
-        refusals.of(WRONG, "busy")
+        refusals.answer_to(WRONG, "busy")
     with caplog.at_level(logging.WARNING, logger="switchyard"):
         refusals.log_sum()
         refusals.log_sum()

@@ -57,7 +57,7 @@ def test_the_section_in_the_docs_is_valid() -> None:
     page = (ROOT / "docs/operate/access.md").read_text()
     section = page.partition("```yaml\naccess:")[2].partition("```")[0]
     access = parse({**GOOD, **yaml.safe_load(f"access:{section}")}).access
-    assert access.limits.of("batch", "embed", None) == Limits(
+    assert access.limits.limits_for("batch", "embed", None) == Limits(
         requests_per_minute=600, tokens_per_minute=2000000, concurrent_requests=4
     )
 
@@ -115,12 +115,12 @@ def test_each_number_is_the_smallest_of_the_limits() -> None:
             "callers": {"team": {"requests_per_minute": 600}},
         }
     )
-    assert limiting.of("other", "embed", None) == limiting.default
-    assert limiting.of("team", "chat", None) == Limits(
+    assert limiting.limits_for("other", "embed", None) == limiting.default
+    assert limiting.limits_for("team", "chat", None) == Limits(
         requests_per_minute=600, tokens_per_minute=500, concurrent_requests=4
     )
     own = Limits.model_validate({"requests_per_minute": 7, "concurrent_requests": None})
-    assert limiting.of("team", "chat", own) == Limits(requests_per_minute=7, tokens_per_minute=500)
+    assert limiting.limits_for("team", "chat", own) == Limits(requests_per_minute=7, tokens_per_minute=500)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from app.config.schema import Config, Endpoint, Sticky
 from app.control_plane import Authorship, WantedPlan, planned
 from app.experiments.contract.journal import JournalEntry, new_plans, replaced
 from app.experiments.controller import PinExchange
-from app.exposures.wire import Replaced, Stop
+from app.exposures.wire import Replaced, TrafficBlock
 from app.routing.rules import ConversationTurn
 from tests.conftest import NIGHTLY
 from tests.support.processes.one_router import DEPLOYMENTS, SETTLE_S, OneRouter
@@ -47,7 +47,7 @@ class RunningConversations(RuleBasedStateMachine):
         super().__init__()
         self.now = 1000.0
         self.controller = PinExchange()
-        self.stops: list[Stop] = []
+        self.stops: list[TrafficBlock] = []
         self.stopped_until: dict[str, float] = {}
         self.endpoint = by_file(WEIGHTS[0])
         self.journal: list[JournalEntry] = []
@@ -132,7 +132,7 @@ class RunningConversations(RuleBasedStateMachine):
     @rule(treatment=st.sampled_from(TREATMENTS))
     def a_treatment_is_stopped(self, treatment: str) -> None:
         if treatment not in self._stopped:
-            self.stops = [*self.stops, Stop(f"stop-{self.now}", "chat", treatment, CONTROL)]
+            self.stops = [*self.stops, TrafficBlock(f"stop-{self.now}", "chat", treatment, CONTROL)]
             self._exchange_with_controller()
             self.every_conversation_takes_a_turn(0, 1, False)
 

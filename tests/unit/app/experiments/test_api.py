@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.api import MAX_ACTIONS, REPORT_S, Answers
+from app.experiments.api import MAX_ACTIONS, REPORT_S, ControllerApi
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.report import Report
 from tests.support.experiments.reader import FakeReader
@@ -22,25 +22,29 @@ def reader() -> FakeReader:
 
 
 @pytest.fixture
-def answers(reader: FakeReader) -> Answers:
-    return Answers(reader)
+def answers(reader: FakeReader) -> ControllerApi:
+    return ControllerApi(reader)
 
 
-def get(answers: Answers, path: str, **query: str) -> Any:
+def get(answers: ControllerApi, path: str, **query: str) -> Any:
     answer = answers.answer("GET", path, query, b"")
     assert answer.status == 200, answer.body
     return json.loads(answer.body) if answer.media_type == "application/json" else answer.body.decode()
 
 
 def refused(
-    answers: Answers, path: str, method: str = "GET", body: bytes = b"", query: Mapping[str, str] = MappingProxyType({})
+    answers: ControllerApi,
+    path: str,
+    method: str = "GET",
+    body: bytes = b"",
+    query: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, str, Any]:
     answer = answers.answer(method, path, query, body)
     error = json.loads(answer.body)
     return answer.status, error["message"], error["param"]
 
 
-def test_every_experiment_is_listed_including_drafts(answers: Answers) -> None:
+def test_every_experiment_is_listed_including_drafts(answers: ControllerApi) -> None:
     listed = get(answers, "/experiments")["experiments"]
     assert [(summary["experiment"], summary["state"], summary["decision"]) for summary in listed] == [
         ("green-float32", "running", "ship"),
@@ -50,30 +54,30 @@ def test_every_experiment_is_listed_including_drafts(answers: Answers) -> None:
     assert listed[0]["plan"] == "1-5e6f7a8b"
 
 
-def test_one_experiment_in_a_line(answers: Answers) -> None:
+def test_one_experiment_in_a_line(answers: ControllerApi) -> None:
     assert get(answers, "/experiments/green-float32")["units"] == {"smollm2-blue": 1204, "smollm2-green": 1198}
 
 
-def test_the_list_as_text(answers: Answers) -> None:
+def test_the_list_as_text(answers: ControllerApi) -> None:
     lines = get(answers, "/experiments", format="text").splitlines()
     assert lines[1].split("  ")[0] == "green-float32"
     assert lines[1].endswith("ship")
     assert SHIP.headline in lines
 
 
-def test_no_experiments_as_text(reader: FakeReader, answers: Answers) -> None:
+def test_no_experiments_as_text(reader: FakeReader, answers: ControllerApi) -> None:
     reader.declared.clear()
     assert get(answers, "/experiments", format="text") == "No experiments are declared.\n"
     assert get(answers, "/experiments") == {"experiments": []}
 
 
-def test_the_report_has_three_formats(answers: Answers) -> None:
+def test_the_report_has_three_formats(answers: ControllerApi) -> None:
     assert msgspec.convert(get(answers, "/experiments/green-float32/report"), Report) == SHIP
     assert get(answers, "/experiments/green-float32/report", format="markdown").startswith(f"# {SHIP.headline}")
     assert get(answers, "/experiments/green-float32/report", format="text").startswith(SHIP.headline)
 
 
-def test_many_readers_get_one_report(reader: FakeReader, answers: Answers) -> None:
+def test_many_readers_get_one_report(reader: FakeReader, answers: ControllerApi) -> None:
     for path in ("/experiments", "/experiments/green-float32", "/experiments/green-float32/report", "/series"):
         get(answers, path)
     assert reader.judged.reports == 1
@@ -82,7 +86,7 @@ def test_many_readers_get_one_report(reader: FakeReader, answers: Answers) -> No
     assert reader.judged.reports == 2
 
 
-def test_json_has_former_names_of_fields_too(answers: Answers) -> None:
+def test_json_has_former_names_of_fields_too(answers: ControllerApi) -> None:
     report = get(answers, "/experiments/green-float32/report")
     points = get(answers, "/experiments/green-float32/history")["points"]
     for statement in (*report["primary"], *report["secondary"], *report["guardrails"], report["sample_ratio"], *points):
@@ -92,7 +96,7 @@ def test_json_has_former_names_of_fields_too(answers: Answers) -> None:
     assert any(comparison["non_inferior"] for comparison in report["primary"])
 
 
-def test_the_history_of_a_metric(answers: Answers) -> None:
+def test_the_history_of_a_metric(answers: ControllerApi) -> None:
     path = "/experiments/green-float32/history"
     history = get(answers, path, metric="ttft", treatment="smollm2-green")
     assert [point["log_e_value"] for point in history["points"]] == [0.0, 0.5, 1.0]
@@ -103,7 +107,7 @@ def test_the_history_of_a_metric(answers: Answers) -> None:
     assert "No look yet" in get(answers, path, metric="thumbs", format="text")
 
 
-def test_the_planner_takes_the_minimal_effect_by_default(answers: Answers) -> None:
+def test_the_planner_takes_the_minimal_effect_by_default(answers: ControllerApi) -> None:
     path = "/experiments/green-float32/planner"
     assert get(answers, path)["effect"] == 0.05
     assert get(answers, path, metric="ttft.p95", effect="0.2", power="0.9")["power"] == 0.9
@@ -124,13 +128,13 @@ def test_the_planner_takes_the_minimal_effect_by_default(answers: Answers) -> No
         ("/experiments/green-float32/report", {"at": "1"}, "at"),
     ],
 )
-def test_a_wrong_parameter_is_named(answers: Answers, path: str, query: dict[str, str], param: str) -> None:
+def test_a_wrong_parameter_is_named(answers: ControllerApi, path: str, query: dict[str, str], param: str) -> None:
     status, message, named = refused(answers, path, query=query)
     assert (status, named) == (400, param)
     assert message.startswith(f"{param}: ")
 
 
-def test_unknown_names_and_paths(answers: Answers) -> None:
+def test_unknown_names_and_paths(answers: ControllerApi) -> None:
     status, message, _ = refused(answers, "/experiments/red/report")
     assert (status, message) == (404, "No experiment 'red'; declared: green-float32, next")
     status, message, _ = refused(answers, "/experiments/next/report")
@@ -142,7 +146,7 @@ def test_unknown_names_and_paths(answers: Answers) -> None:
     assert refused(answers, "/experiments", method="DELETE")[0] == 405
 
 
-def test_aa_runs_run_in_the_background(answers: Answers) -> None:
+def test_aa_runs_run_in_the_background(answers: ControllerApi) -> None:
     path = "/experiments/green-float32/aa"
     assert refused(answers, path)[0] == 404
     assert answers.answer("POST", path, {}, b'{"runs": 200}').status == 202
@@ -154,13 +158,13 @@ def test_aa_runs_run_in_the_background(answers: Answers) -> None:
     assert "35.4 %" in shown
 
 
-def finished(answers: Answers, path: str) -> Any:
+def finished(answers: ControllerApi, path: str) -> Any:
     while (runs := get(answers, path))["state"] == "running":
         time.sleep(0.01)
     return runs
 
 
-def test_a_bug_in_aa_runs_is_reported_and_they_can_be_started_again(reader: FakeReader, answers: Answers) -> None:
+def test_a_bug_in_aa_runs_is_reported_and_they_can_be_started_again(reader: FakeReader, answers: ControllerApi) -> None:
     path = "/experiments/green-float32/aa"
     reader.judged.failing = True
     answers.answer("POST", path, {}, b'{"runs": 1}')
@@ -172,24 +176,24 @@ def test_a_bug_in_aa_runs_is_reported_and_they_can_be_started_again(reader: Fake
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"runs": 0}', b'{"runs": true}', b'{"runs": 1, "salt": 2}'])
-def test_wrong_numbers_of_runs(answers: Answers, body: bytes) -> None:
+def test_wrong_numbers_of_runs(answers: ControllerApi, body: bytes) -> None:
     assert refused(answers, "/experiments/green-float32/aa", "POST", body)[0] == 400
 
 
-def test_exposures_are_found_by_the_hash_in_the_path(reader: FakeReader, answers: Answers) -> None:
+def test_exposures_are_found_by_the_hash_in_the_path(reader: FakeReader, answers: ControllerApi) -> None:
     reader.rows[0xAB] = [{"assigned": "smollm2-blue"}]
     assert get(answers, "/requests/00000000000000ab") == {"exposures": [{"assigned": "smollm2-blue"}]}
     assert get(answers, "/requests/00000000000000ac") == {"exposures": []}
     assert refused(answers, "/requests/xyz")[0] == 404
 
 
-def test_series_are_those_of_experiments_with_evidence(answers: Answers) -> None:
+def test_series_are_those_of_experiments_with_evidence(answers: ControllerApi) -> None:
     series = get(answers, "/series")
     assert {gauge["labels"]["experiment"] for gauge in series} == {"green-float32"}
     assert all(gauge["labels"]["endpoint"] == "chat" for gauge in series)
 
 
-def test_the_report_lists_the_latest_actions(answers: Answers, reader: FakeReader) -> None:
+def test_the_report_lists_the_latest_actions(answers: ControllerApi, reader: FakeReader) -> None:
     reader.journal = [
         JournalEntry(START + n, "decision", "green-float32", {"text": f"step {n}"}) for n in range(MAX_ACTIONS + 2)
     ]
@@ -205,13 +209,13 @@ def test_the_report_lists_the_latest_actions(answers: Answers, reader: FakeReade
     assert "The ramp" not in get(answers, "/experiments/green-float32/report", format="markdown")
 
 
-def test_an_experiment_that_nothing_acts_on_has_no_actions(answers: Answers, reader: FakeReader) -> None:
+def test_an_experiment_that_nothing_acts_on_has_no_actions(answers: ControllerApi, reader: FakeReader) -> None:
     assert "What is done about it" in get(answers, "/experiments/green-float32/report", format="text")
     reader.doing = None
     assert "What is done about it" not in get(answers, "/experiments/green-float32/report", format="text")
 
 
-def test_the_series_have_the_state(answers: Answers) -> None:
+def test_the_series_have_the_state(answers: ControllerApi) -> None:
     by_state = {
         sample["labels"].get("state"): sample["value"]
         for sample in get(answers, "/series")
@@ -220,7 +224,7 @@ def test_the_series_have_the_state(answers: Answers) -> None:
     assert by_state == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
 
 
-def test_the_journal_in_pages(answers: Answers, reader: FakeReader) -> None:
+def test_the_journal_in_pages(answers: ControllerApi, reader: FakeReader) -> None:
     reader.journal = [JournalEntry(START, "alarm", "green-float32", {"text": "errors"}, "w")]
     here = get(answers, "/journal")
     assert (here["events"], here["more"]) == ([], False)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.config.schema import Config
 from app.experiments.api import ControllerReader
 from app.experiments.contract.report import Comparison
-from app.experiments.recorded import RecordedLedger
+from app.experiments.offline import RecordedLedger
 from app.exposures.wire import encode
 from tests.support.experiments.recorded_ledger import Clock, batches, controller_of, unpaced
 from tests.support.experiments.world import BLUE, DAY_S, GREEN, START, World, config

@@ -193,7 +193,7 @@ def test_late_requests_are_reported_once() -> None:
     exposure = recorder.start(age=3.0)
     recorder.start()
     for _ in range(2):
-        recorder.ledger.tell_late(time.perf_counter())
+        recorder.ledger.record_overdue(time.perf_counter())
     (batch,) = recorder.batches()
     assert [(late.kind, late.above_s, late.seq) for late in batch.late] == [(0, 1.0, 1), (1, 2.0, 1)]
     assert {late.caller for late in batch.late} == {recorder.identity(exposure).caller}

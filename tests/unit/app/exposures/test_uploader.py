@@ -22,7 +22,7 @@ from app.exposures.wire import (
     Pins,
     Replaced,
     Row,
-    Stop,
+    TrafficBlock,
     decode_batch,
     encode_acknowledgement,
 )
@@ -34,7 +34,7 @@ from tests.unit.app.exposures.test_log import Recorder
 class Rig:
     def __init__(self) -> None:
         self.now, self.watched = 1000.0, False
-        self.stops: list[list[Stop]] = []
+        self.stops: list[list[TrafficBlock]] = []
         self.replaced: list[list[Replaced]] = []
         self.sizes: list[dict[str, int]] = []
         self.windows: list[float] = []
@@ -100,7 +100,7 @@ def test_a_new_controller_gets_all_pins_and_its_own_are_read_from_the_beginning(
 
 
 def test_every_acknowledgement_replaces_all_stops() -> None:
-    rig, stop = Rig(), Stop("1", "chat", "green", "blue")
+    rig, stop = Rig(), TrafficBlock("1", "chat", "green", "blue")
     rig.outgoing()
     rig.sync.apply(Acknowledgement(0, 0, stops=[stop]))
     rig.sync.apply(Acknowledgement(0, 0))
@@ -290,7 +290,7 @@ def test_a_batch_that_no_one_confirmed_is_sent_again_when_there_is_nothing_else(
     assert len(controller.rows) == 1
 
 
-STOP = Stop("stop-1", "chat", "green", "blue")
+STOP = TrafficBlock("stop-1", "chat", "green", "blue")
 
 
 class StoppingController:

@@ -107,7 +107,7 @@ class Bench:
             self.upstream,
             self.ledger,
             self.counted,
-            is_stopped=lambda endpoint, deployment: self.stopped,
+            is_blocked=lambda endpoint, deployment: self.stopped,
             clock=lambda: self.now,
             **limits,
         )

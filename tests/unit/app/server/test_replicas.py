@@ -46,7 +46,7 @@ class Fixture:
         return True
 
     async def healthy(self) -> dict[str, bool]:
-        return dict(await self.readiness.of(CONFIG, TARGETS))
+        return dict(await self.readiness.check(CONFIG, TARGETS))
 
 
 async def test_only_servers_elsewhere_are_probed() -> None:
@@ -130,7 +130,7 @@ async def test_before_serve_has_answered_no_application_is_started() -> None:
 
 async def test_without_a_control_plane_all_deployments_are_probed() -> None:
     given = Fixture({})
-    await Readiness(given.probe, RunningReplicas(None)).of(CONFIG, TARGETS)
+    await Readiness(given.probe, RunningReplicas(None)).check(CONFIG, TARGETS)
     assert given.probed == ["blue", "green", "hosted"]
 
 

@@ -12,7 +12,7 @@ from app.telemetry.tgi_exposition import exposition
 
 def values(telemetry: Telemetry, endpoint: str = "chat") -> dict[Any, float]:
     """Maps sample name and label values to the value, as Prometheus parses the text."""
-    text = exposition(telemetry.of([endpoint])).decode()
+    text = exposition(telemetry.metrics_for([endpoint])).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     # The parser appends `_total` to every counter; TGI's names lack it.
     return {(s.name.removesuffix("_total"), *s.labels.values()): s.value for s in samples}

@@ -25,13 +25,13 @@ def test_a_generator_has_drawn_once_for_each_token(dtype: torch.dtype, count: in
     noise = torch.empty(SIZE, dtype=dtype)
     for _ in range(count):
         noise.exponential_(generator=undisturbed)
-    generator = CpuGenerator.of(state([9] * count), SIZE)
+    generator = CpuGenerator.from_state(state([9] * count), SIZE)
     expected = noise.exponential_(generator=undisturbed).clone()
     assert torch.equal(noise.exponential_(generator=generator), expected)
 
 
 def test_a_draw_for_a_part_of_the_prompt_is_taken_back() -> None:
-    generator, noise = CpuGenerator.of(state([9, 9]), SIZE), torch.empty(SIZE)
+    generator, noise = CpuGenerator.from_state(state([9, 9]), SIZE), torch.empty(SIZE)
     first = noise.exponential_(generator=generator).clone()
     generator.set_offset(generator.get_offset() - 4)
     assert torch.equal(noise.exponential_(generator=generator), first)

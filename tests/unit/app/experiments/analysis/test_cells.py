@@ -210,7 +210,7 @@ ONES = np.ones(1000)
 def test_prompts_are_compared_within_five_sizes() -> None:
     sizes = [0, 255, 256, 1023, 1024, 4095, 4096, 16383, 16384, 10**6]
     rows = Recorder().rows(*({"prompt_bytes": size} for size in sizes))
-    strata = Strata(("prompt_bytes",)).of(rows, np.zeros(len(rows), np.int32))
+    strata = Strata(("prompt_bytes",)).codes_of(rows, np.zeros(len(rows), np.int32))
     assert strata.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
@@ -220,11 +220,11 @@ def test_hour_dialect_and_stream_are_strata_where_declared() -> None:
         {"at": 0.0}, {"at": 3601.0}, {"at": 86400.0}, {"at": 0.0, "dialect": 3}, {"at": 0.0, "stream": False}
     )
     zeros = np.zeros(5, np.int32)
-    first, hour, day, dialect, whole = Strata(("hour", "dialect", "stream")).of(rows, zeros).tolist()
+    first, hour, day, dialect, whole = Strata(("hour", "dialect", "stream")).codes_of(rows, zeros).tolist()
     assert first == day
     assert len({first, hour, dialect, whole}) == 4
-    assert Strata(("hour",)).of(rows, zeros).tolist() == [0, 1, 0, 0, 0]
-    assert Strata(()).of(rows, zeros).tolist() == [0] * 5
+    assert Strata(("hour",)).codes_of(rows, zeros).tolist() == [0, 1, 0, 0, 0]
+    assert Strata(()).codes_of(rows, zeros).tolist() == [0] * 5
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_units_are_compared_within_declared_strata_that_have_ten_units_of_each_a
 
 def test_plans_with_the_same_share_are_one_stratum_for_a_treatment() -> None:
     strata, rows = Strata(()), Recorder().rows({}, {}, {})
-    recorded = strata.of(rows, np.array([0, 1, 2], np.int32))
+    recorded = strata.codes_of(rows, np.array([0, 1, 2], np.int32))
     weights = np.array([[80, 10, 10], [40, 5, 55], [50, 50, 0]])
     first = strata.compared(1, weights, ONES[:3]).codes[recorded]
     second = strata.compared(2, weights, ONES[:3]).codes[recorded]
@@ -262,7 +262,7 @@ def test_plans_with_the_same_share_are_one_stratum_for_a_treatment() -> None:
 def test_many_shares_become_twelve_bands_of_neighbours_with_about_as_many_requests() -> None:
     strata = Strata(())
     rows = Recorder().rows(*({} for _ in range(60)))
-    strata.of(rows, np.arange(60, dtype=np.int32))
+    strata.codes_of(rows, np.arange(60, dtype=np.int32))
     share = np.random.default_rng(1).permutation(60)
     weights = np.stack([100 - share, share], axis=1)
     requests = np.random.default_rng(2).integers(50, 150, 60).astype(float)

@@ -22,7 +22,7 @@ from app.experiments.automation.state import states_of
 from app.experiments.contract.report import Report
 from app.experiments.controller import Controller
 from app.experiments.storage.directory import Outcome
-from app.exposures.wire import Stop, decode_acknowledgement, encode
+from app.exposures.wire import TrafficBlock, decode_acknowledgement, encode
 from tests.conftest import NIGHTLY
 from tests.support.experiments.acting_facts import alarmed
 from tests.support.experiments.exposures import batch
@@ -112,7 +112,7 @@ class RunningController:
         self.controller.configure(config, rollout_complete=self.control.delivery is Delivery.SETTLED)
 
     @property
-    def stops(self) -> list[Stop]:
+    def stops(self) -> list[TrafficBlock]:
         return decode_acknowledgement(self.controller.ingest(encode(batch(0, oldest=0)))).stops
 
 

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from app.experiments.analysis.analysis import Analysis
-from app.experiments.api import Answers
+from app.experiments.api import ControllerApi
 from app.experiments.automation.decisions import decided
 from app.experiments.automation.machine import next_transition
 from app.experiments.automation.state import State
-from app.experiments.contract.questions import ManualDecision
-from app.experiments.recorded import RecordedLedger
+from app.experiments.contract.query import ManualDecision
+from app.experiments.offline import RecordedLedger
 from app.exposures.plans import plan_of
 from tests.support.experiments.acting_facts import START, alarmed, experiment, facts
 from tests.support.processes.stage import RAMP, Stage, plain
@@ -147,7 +147,7 @@ async def test_after_a_run_the_split_is_the_present_one_and_the_report_names_the
     said = stage.answers.answer("GET", "/experiments/trial/report", {"format": "text"}, b"").body.decode()
     assert "\n- 1 January 02:46: rollback, by alice: slow\n" in said
     stage.controller.close()
-    recorded = Answers(RecordedLedger(".run/ledger", tmp_path, Analysis, at=stage.now, clock=lambda: stage.now))
+    recorded = ControllerApi(RecordedLedger(".run/ledger", tmp_path, Analysis, at=stage.now, clock=lambda: stage.now))
     again = json.loads(recorded.answer("GET", "/experiments/trial/report", {}, b"").body)
     assert {name: again[name] for name in ("state", "weights", "plan", "next")} == {
         name: summary[name] for name in ("state", "weights", "plan", "next")

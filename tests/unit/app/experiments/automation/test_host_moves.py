@@ -15,7 +15,7 @@ from app.errors import Unavailable
 from app.experiments.controller import Controller
 from app.experiments.host import ControllerHost
 from app.experiments.storage.keeper import Submit
-from app.exposures.wire import Plan, Stop, decode_acknowledgement, encode
+from app.exposures.wire import Plan, TrafficBlock, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.stage import plain
@@ -41,7 +41,7 @@ class Rig:
         traffic: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
         return traffic["green"]
 
-    async def fail(self) -> list[Stop]:
+    async def fail(self) -> list[TrafficBlock]:
         """Lets green fail thirty times. Returns the stops of the acknowledgement."""
         self.number += 1
         fields: list[dict[str, Any]] = [
@@ -56,7 +56,7 @@ class Rig:
         )
         return decode_acknowledgement(await self.host.send(encode(sent))).stops
 
-    async def receive_stops(self) -> list[Stop]:
+    async def receive_stops(self) -> list[TrafficBlock]:
         return decode_acknowledgement(await self.host.send(encode(batch(0)))).stops
 
 

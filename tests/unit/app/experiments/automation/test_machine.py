@@ -285,7 +285,7 @@ def test_a_treatment_that_gets_traffic_again_is_watched_again() -> None:
     state, _ = at(LATER, facts(green=0, guardrails=[alarmed("rollback")]), state)
     state, kinds = at(LATER + 9, facts(green=30, planned_by="bob", guardrails=[alarmed("rollback")]), state)
     assert (kinds, state.phase, state.cause) == (["paused"], "paused", "superseded")
-    assert (state.armed_since, state.out, state.until) == (LATER + 9, [], None)
+    assert (state.armed_since, state.rolled_back, state.until) == (LATER + 9, [], None)
     assert at(LATER + 20, facts(green=30, guardrails=[alarmed("rollback", at=LATER + 19)]), state)[1] == ["stop"]
 
 

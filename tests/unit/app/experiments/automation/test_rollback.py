@@ -9,7 +9,7 @@ import pytest
 
 from app.control_plane import Delivery
 from app.errors import Unavailable
-from app.experiments.api import Answers
+from app.experiments.api import ControllerApi
 from app.experiments.automation.actions import carry_out
 from app.experiments.storage.directory import Outcome
 from app.experiments.storage.keeper import at_once
@@ -207,7 +207,7 @@ async def test_decisions_made_at_another_controller_are_known_a_minute_later(tmp
     latter, stage.controller, stage.answers = stage.controller, former, answers
     assert stage.decide("pause").status == 200
     stage.controller = latter
-    stage.answers = Answers(latter)
+    stage.answers = ControllerApi(latter)
     assert stage.acting["state"] == "running"
     stage.wait(61)
     stage.wait(1)

@@ -23,7 +23,7 @@ from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal
 from app.experiments.automation.state import states_of
 from app.experiments.contract.journal import FAILED, LOST, OBSTACLES, READ, JournalEntry, history
-from app.experiments.contract.questions import ManualDecision
+from app.experiments.contract.query import ManualDecision
 from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis

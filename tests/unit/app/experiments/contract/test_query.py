@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BadRequest
-from app.experiments.contract.questions import number, unix_seconds
+from app.experiments.contract.query import number, unix_seconds
 from app.experiments.statistics.planner import information_needed, units_needed
 
 TEXTS = st.one_of(st.floats().map(repr), st.integers().map(str), st.text(max_size=8), st.datetimes().map(str))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from app.experiments.api import Answers
-from app.experiments.recorded import RecordedLedger
+from app.experiments.api import ControllerApi
+from app.experiments.offline import RecordedLedger
 from app.experiments.storage.gaps import EXPIRED
 from app.experiments.storage.write_ahead import FOLDER, WriteAhead
 from tests.conftest import NIGHTLY
@@ -149,8 +149,8 @@ def test_every_answer_from_an_incomplete_ledger_says_so(tmp_path: Path) -> None:
     life.controller.close()
     questions = ["report", "history", "planner"]
 
-    def answers() -> Answers:
-        return Answers(RecordedLedger("ledger", tmp_path, unpaced, clock=life.clock))
+    def answers() -> ControllerApi:
+        return ControllerApi(RecordedLedger("ledger", tmp_path, unpaced, clock=life.clock))
 
     def said(question: str, form: str) -> str:
         return unwrapped(
