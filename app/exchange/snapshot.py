@@ -17,7 +17,7 @@ from app.config.experiments import is_active
 from app.config.loading import Parser
 from app.config.schema import Config, Endpoint, Task, Timeouts
 from app.engine.model import Model
-from app.exposures.log import Ledger
+from app.exposures.log import ExposureLog
 from app.exposures.plans import RecordingScope, plan_of
 from app.exposures.wire import Plan, Replaced, TrafficBlock
 from app.routing.conversations import PinnedConversations
@@ -176,7 +176,7 @@ class SnapshotBuilder:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: ExposureLog,
         pins: PinnedConversations,
         clock: Callable[[], float] = time.time,
         *,

@@ -24,7 +24,7 @@ from app.dialects.base import EngineRequest
 from app.errors import ClientError, DeadlinePassed, SwitchyardError, Unavailable, Unreachable, UpstreamError
 from app.exchange.cache_salts import CacheSalts
 from app.exchange.snapshot import Calls, Snapshot
-from app.exposures.log import Ledger
+from app.exposures.log import ExposureLog
 from app.internal_api import NO_WAIT_HEADER
 from app.mirror.mirrors import Mirrors
 from app.request_recordings.recorder import Recorder
@@ -254,7 +254,7 @@ class RouterState:
     access: Access
     health: DeploymentHealth
     random: Random
-    ledger: Ledger
+    ledger: ExposureLog
     pins: PinnedConversations
     mirrors: Mirrors
     tracing: ActiveTracing

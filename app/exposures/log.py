@@ -281,7 +281,7 @@ _REASONS: Mapping[str, tuple[int, int]] = {
 """The reason, and the flags that it brings: plain numbers, since those of enumerations are slow."""
 
 
-class Ledger:
+class ExposureLog:
     """One router process's exposures, until they are durable elsewhere.
 
     `secret_of` returns the secret of the hashes for the ledger's URL; it is called once, when the first endpoint is

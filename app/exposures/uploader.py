@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
-from app.exposures.log import Arm, Ledger
+from app.exposures.log import Arm, ExposureLog
 from app.exposures.wire import Acknowledgement, Pins, Replaced, SealedBatch, TrafficBlock, decode_acknowledgement
 from app.routing.conversations import Pinned, PinnedConversations
 from app.telemetry.logs import event, where
@@ -146,7 +146,7 @@ class Sender:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: ExposureLog,
         send: Send,
         observer: LedgerObserver,
         *,

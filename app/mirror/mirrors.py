@@ -25,7 +25,7 @@ from app.engine.collectors import StreamCollector
 from app.engine.output import Usage, promised
 from app.errors import UpstreamError
 from app.exposures.exposure import Exposure
-from app.exposures.log import Ledger
+from app.exposures.log import ExposureLog
 from app.exposures.wire import Failure, Flag, Skip
 from app.mirror.copy import Copy, NewCollector, ShadowResult, cost_of, estimated_tokens, has_vectors
 from app.mirror.original import ByteBudget, Original
@@ -186,7 +186,7 @@ class Mirrors:
     def __init__(
         self,
         upstream: Upstream,
-        ledger: Ledger,
+        ledger: ExposureLog,
         observer: MirrorCounters,
         *,
         is_blocked: IsBlocked,

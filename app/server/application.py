@@ -48,7 +48,7 @@ from app.exchange.snapshot import Preparation, PreparedConfig, Snapshot, Snapsho
 from app.exchange.state import DeploymentHealth, RouterState
 from app.exposures.controller_client import ControllerClient, ExportClient, RecordingClient
 from app.exposures.identity import unit_secret
-from app.exposures.log import Ledger
+from app.exposures.log import ExposureLog
 from app.exposures.uploader import EVERY_S, ControllerSync, Sender
 from app.exposures.wire import Replaced, TrafficBlock
 from app.internal_api import APP_PREFIX, NO_ROUTE_HEADER
@@ -173,7 +173,7 @@ class Router:
             read_issued=partial(_issued_keys, controller) if controller is not None else None,
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
-        ledger = Ledger(
+        ledger = ExposureLog(
             partial(unit_secret, environment.unit_secret, environment.internal_key, environment.ledger_base),
             enabled=controller is not None,
             clock=clock,

@@ -44,7 +44,7 @@ from app.exchange.request import check_headers, headers_of, read_body, request_i
 from app.exchange.response import ErrorRenderer, ResponseWriter
 from app.exchange.snapshot import LiveRouting
 from app.exposures.controller_client import Answer, ControllerClient
-from app.exposures.log import Ledger
+from app.exposures.log import ExposureLog
 from app.limits.bodies import Room
 from app.long_json import check_size
 from app.routing.traffic import RecentKeys
@@ -187,7 +187,7 @@ class Services:
     audit: AuditLog
     control: ControlPlane | None
     controller: ControllerClient | None
-    ledger: Ledger
+    ledger: ExposureLog
     recent_keys: RecentKeys
     live_routing: Callable[[str], LiveRouting]
     open_breakers: Callable[[], Collection[str]]

@@ -248,7 +248,7 @@ class _Ramp(_Run):
 
 
 class _Hanging(_Run):
-    """Whole answers, some of which never come. Routers tell by the clock, as `Ledger.record_overdue` does."""
+    """Whole answers, some of which never come. Routers tell by the clock, as `ExposureLog.record_overdue` does."""
 
     def __init__(self, world: Hanging, rng: np.random.Generator) -> None:
         super().__init__(undivided(world.weight), world.every_s, rng)

@@ -30,7 +30,7 @@ from app.experiments.storage.journal import append_entries
 from app.experiments.storage.store import open_store
 from app.exposures.exposure import Arrival, Exposure
 from app.exposures.identity import secret_of
-from app.exposures.log import Ledger, RequestEnd
+from app.exposures.log import ExposureLog, RequestEnd
 from app.exposures.plans import RecordingScope
 from app.exposures.uploader import Sender
 from app.request_recordings.recorder import RecordedRequest
@@ -214,7 +214,7 @@ class Replay:
         """Sends everything, and leaves the ledger's directory complete. Raises ReplayRefused and StoreError."""
         controller = Controller(self.config.ledger, base=Path.cwd())
         controller.configure(self.config)
-        ledger = Ledger(lambda url: _SECRET)
+        ledger = ExposureLog(lambda url: _SECRET)
         scopes = ledger.configure(self.config)
 
         def take(batch: bytes) -> bytes:
@@ -270,7 +270,7 @@ class Replay:
             lines.append(f"The server refused requests: {counts}. They count for no metric of time")
         return lines
 
-    async def _send_all(self, ledger: Ledger, scope: RecordingScope) -> None:
+    async def _send_all(self, ledger: ExposureLog, scope: RecordingScope) -> None:
         random, slots = Random(self.seed), asyncio.Semaphore(self.concurrency)
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
         async with (
@@ -292,7 +292,7 @@ class Replay:
     async def _pair(
         self,
         client: ReplayClient,
-        ledger: Ledger,
+        ledger: ExposureLog,
         scope: RecordingScope,
         number: int,
         request: ReplayRequest,
@@ -307,7 +307,7 @@ class Replay:
     async def _one(
         self,
         client: ReplayClient,
-        ledger: Ledger,
+        ledger: ExposureLog,
         scope: RecordingScope,
         number: int,
         request: ReplayRequest,

@@ -14,7 +14,7 @@ from app.config.schema import parse
 from app.exchange.snapshot import LiveRouting
 from app.exposures.audit import AuditRecord
 from app.exposures.identity import Hashes
-from app.exposures.log import Ledger
+from app.exposures.log import ExposureLog
 from app.exposures.wire import FeedbackItem
 from app.routing.traffic import RecentKeys
 from app.server.audit_log import AuditLog
@@ -30,7 +30,7 @@ SECRET = b"secret"
 HASHES = Hashes(SECRET)
 
 
-class Notebook(Ledger):
+class Notebook(ExposureLog):
     """A ledger that keeps feedback."""
 
     def __init__(self) -> None:

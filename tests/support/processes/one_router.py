@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from app.config.schema import Config, Deployment, Endpoint
 from app.exchange.snapshot import SnapshotBuilder
 from app.experiments.controller import PinExchange
-from app.exposures.log import Ledger
+from app.exposures.log import ExposureLog
 from app.exposures.uploader import ControllerSync
 from app.exposures.wire import Acknowledgement, Replaced, TrafficBlock
 from app.routing.conversations import PinnedConversations
@@ -25,7 +25,7 @@ class OneRouter:
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name, self.clock = name, clock
         self.pins = PinnedConversations(lambda endpoint, cause: None, clock)
-        self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, clock, settle_s=SETTLE_S)
+        self.builder = SnapshotBuilder(ExposureLog(lambda url: b"s" * 32), self.pins, clock, settle_s=SETTLE_S)
         self.sync = ControllerSync(
             self.pins, lambda: True, self._stop, self._follow, self._catch_up, lambda sizes: None
         )

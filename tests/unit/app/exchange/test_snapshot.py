@@ -7,7 +7,7 @@ import pytest
 from app.config.base import ConfigError
 from app.config.schema import Config, Deployment, Endpoint, Sticky
 from app.exchange.snapshot import NEW_S, Preparation, Snapshot, SnapshotBuilder
-from app.exposures.log import Ledger
+from app.exposures.log import ExposureLog
 from app.exposures.plans import plan_of
 from app.exposures.wire import Replaced
 from app.routing.conversations import PinnedConversations
@@ -57,7 +57,7 @@ class StartingRouter:
     def __init__(self, weights: Mapping[str, int]) -> None:
         self.now = 1000.0
         self.pins = PinnedConversations(lambda endpoint, cause: None, lambda: self.now)
-        self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, lambda: self.now)
+        self.builder = SnapshotBuilder(ExposureLog(lambda url: b"s" * 32), self.pins, lambda: self.now)
         assert self.builder.replaced([before(BLUE, weights)]) is None, "it serves nothing yet"
         self.builder.configured(config(weights), {})
 

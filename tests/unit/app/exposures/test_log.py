@@ -8,7 +8,7 @@ import pytest
 
 from app.config.schema import Config, parse
 from app.exposures.exposure import Arrival, ArrivalRecord, Exposure
-from app.exposures.log import AT_ONCE, MOST_ENTRIES, Ledger, OpenBatch, RequestEnd
+from app.exposures.log import AT_ONCE, MOST_ENTRIES, ExposureLog, OpenBatch, RequestEnd
 from app.exposures.plans import RecordingScope
 from app.exposures.wire import (
     VERSION,
@@ -46,7 +46,7 @@ class Recorder:
     """A ledger with one recorded endpoint."""
 
     def __init__(self, **fields: Any) -> None:
-        self.ledger = Ledger(lambda url: b"s" * 32)
+        self.ledger = ExposureLog(lambda url: b"s" * 32)
         self.scope: RecordingScope = self.ledger.configure(config(**fields))["chat"]
 
     def start(self, assigned: str = "blue", *, turn: int = 0, age: float = 0.0, **fields: Any) -> Exposure:
@@ -112,7 +112,7 @@ def test_a_sealed_batch_decodes_to_the_recorded_rows() -> None:
 
 def test_nothing_is_recorded_without_a_controller() -> None:
     calls: list[str] = []
-    ledger = Ledger(lambda url: calls.append(url) or b"s", enabled=False)  # type: ignore[func-returns-value]
+    ledger = ExposureLog(lambda url: calls.append(url) or b"s", enabled=False)  # type: ignore[func-returns-value]
     assert ledger.configure(config()) == {}
     assert (calls, ledger.hashes) == ([], None)
 
@@ -124,7 +124,7 @@ def test_the_secret_is_read_once_and_only_if_something_is_recorded() -> None:
         calls.append(url)
         return b"s" * 32
 
-    ledger = Ledger(secret)
+    ledger = ExposureLog(secret)
     ledger.configure(config(state="draft"))
     assert calls == []
     ledger.configure(config())

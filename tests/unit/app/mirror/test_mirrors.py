@@ -20,7 +20,7 @@ from app.engine.answers import EventCheck
 from app.engine.output import Usage
 from app.errors import TimedOut, Unavailable
 from app.exposures.exposure import Arrival
-from app.exposures.log import Ledger, RequestEnd
+from app.exposures.log import ExposureLog, RequestEnd
 from app.exposures.wire import Acknowledgement, Failure, Pair, Skip, decode_batch
 from app.mirror.mirrors import MOST_WAITING, PERIOD_S, Charge, Mirrors, ServedRequest, TokenBudget, is_drawn
 from app.mirror.original import Original
@@ -102,7 +102,7 @@ class Bench:
         self.now = 1000.0
         self.stopped = False
         self.upstream, self.counted = FakeUpstream(), CountedOutcomes()
-        self.ledger = Ledger(lambda url: b"secret")
+        self.ledger = ExposureLog(lambda url: b"secret")
         self.mirrors = Mirrors(
             self.upstream,
             self.ledger,
