@@ -397,11 +397,11 @@ def may_have_large_number(text: bytes) -> bool:
     return False
 
 
-def weight(text: bytes) -> int:
+def weight(text: bytes, *, piece_size: int = _PIECE) -> int:
     """The values in a JSON text, where each object, array and member counts as eight, and a long number as sixteen;
     those in strings count too.
     """
-    long_numbers = sum(piece.count(b"0" * _LONG_NUMBER_DIGITS) for piece in _digits(text))
+    long_numbers = sum(piece.count(b"0" * _LONG_NUMBER_DIGITS) for piece in _digits(text, piece_size))
     dear = text.count(b"{") + text.count(b"[") + text.count(b":")
     return text.count(b",") + _DEAR * dear + _LONG_NUMBER * long_numbers
 
@@ -418,43 +418,44 @@ def outlined(text: bytes, most_values: int = MOST_VALUES) -> bytes:
     return text
 
 
-def check_size(text: bytes, most_values: int = MOST_VALUES) -> None:
+def check_size(text: bytes, most_values: int = MOST_VALUES, *, piece_size: int = _PIECE) -> None:
     """Raises TooLarge if the JSON text has more than `most_values`, or a number that is expensive to read.
 
-    Takes some milliseconds per MiB, without a long call that holds the interpreter's lock.
+    Takes some milliseconds per MiB, without a long call that holds the interpreter's lock: it reads `piece_size` bytes
+    at a time.
     """
     if len(text) * _DEAR <= most_values:
         return
-    if weight(text) <= most_values and not _has_long_number(text):
+    if weight(text, piece_size=piece_size) <= most_values and not _has_long_number(text, piece_size):
         return
     values = 0
-    for piece in _without_strings(text):
-        values += weight(piece)
+    for piece in _without_strings(text, piece_size):
+        values += weight(piece, piece_size=piece_size)
         if values > most_values:
             raise TooLarge(
                 f"The body has more than {most_values} values, where an object, array or member counts as {_DEAR}, "
                 f"and {_LONG_NUMBER_DIGITS} digits of a number as {_LONG_NUMBER}"
             )
-        if _has_long_number(piece):
+        if _has_long_number(piece, piece_size):
             raise TooLarge(f"The body has a number of more than {_MOST_DIGITS} digits")
 
 
-def _has_long_number(text: bytes) -> bool:
-    return any(_TOO_LONG_NUMBER in piece for piece in _digits(text, _MOST_DIGITS))
+def _has_long_number(text: bytes, piece_size: int) -> bool:
+    return any(_TOO_LONG_NUMBER in piece for piece in _digits(text, piece_size, _MOST_DIGITS))
 
 
-def _digits(text: bytes, overlap: int = 0) -> Iterator[bytes]:
-    """The text in pieces, each with so many bytes of the next one, and a 0 for every digit."""
-    for start in range(0, len(text), _PIECE):
-        yield text[start : start + _PIECE + overlap].translate(_DIGITS)
+def _digits(text: bytes, piece_size: int, overlap: int = 0) -> Iterator[bytes]:
+    """The text in pieces, each with `overlap` bytes of the next one, and a 0 for every digit."""
+    for start in range(0, len(text), piece_size):
+        yield text[start : start + piece_size + overlap].translate(_DIGITS)
 
 
-def _without_strings(text: bytes) -> Iterator[bytes]:
+def _without_strings(text: bytes, piece_size: int) -> Iterator[bytes]:
     """The text in pieces, without what is in quotes."""
     at, is_in_string = 0, False
     while at < len(text):
         # A piece does not end between a backslash and what it escapes.
-        end = _BACKSLASHES.match(text, at + _PIECE).end() if at + _PIECE < len(text) else len(text)  # type: ignore[union-attr]
+        end = _BACKSLASHES.match(text, at + piece_size).end() if at + piece_size < len(text) else len(text)  # type: ignore[union-attr]
         if end < len(text) and text[end - 1] == ord("\\"):
             end += 1
         piece, at = text[at:end], end

@@ -62,7 +62,7 @@ class ServeControl:
     async def replicas(self) -> Replicas:
         """Serve's replicas by Serve's own state names: RUNNING, STARTING … Raises Unavailable."""
         try:
-            running, asleep, ids = await self.call(_count_function())
+            running, asleep, ids = await self.call(count_function())
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
         return Replicas(running, running.get(self._application, {}), asleep, ids)
@@ -70,7 +70,7 @@ class ServeControl:
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
         """Reports unserved requests as queued at a handle, since Serve counts those. Raises Unavailable."""
         try:
-            await self.call(_report_function(), dict(requests), ray.get_runtime_context().get_actor_id())
+            await self.call(report_function(), dict(requests), ray.get_runtime_context().get_actor_id())
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
 
@@ -163,7 +163,7 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
     return read, replace
 
 
-def _count_function() -> Count:
+def count_function() -> Count:
     """Like `_controller_functions`: the number of replicas of each application by state, the applications that are to
     have none, and the ids of the running ones."""
 
@@ -184,7 +184,7 @@ def _count_function() -> Count:
     return count
 
 
-def _report_function(clock: Callable[[], float] = time.time) -> Report:
+def report_function(clock: Callable[[], float] = time.time) -> Report:
     """Like `_controller_functions`: records a router's queue. Serve drops it when the router's actor has ended, or
     after 10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch.
     """

@@ -42,9 +42,10 @@ def command(arguments: str, url: str | None = None) -> str:
     return f"{server}{program()} {arguments}"
 
 
-def program() -> str:
-    """The program of this installation: its name if the shell finds it by that, else its path."""
-    script = Path(sysconfig.get_path("scripts"), PROGRAM)
+def program(name: str = PROGRAM) -> str:
+    """The program of this installation: its name if the shell finds it by that, else its path; the module where it is
+    not installed."""
+    script = Path(sysconfig.get_path("scripts"), name)
     return _callable(script) if script.is_file() else module("deployments")
 
 

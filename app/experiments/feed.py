@@ -102,20 +102,23 @@ _FORMS: Mapping[str, tuple[str, Callable[[Detail], Mapping[str, Any]], Callable[
 
 
 PAGE = 500
-"""The most entries that one page looks at."""
+"""The most entries that a page looks at for a caller."""
 
 _SEARCHED_S = 1e-6
 """The number of decimals of the times in ids."""
 
 
-def page(entries: Sequence[JournalEntry], declared: Mapping[str, Experiment], query: Mapping[str, str]) -> Page:
+def page(
+    entries: Sequence[JournalEntry], declared: Mapping[str, Experiment], query: Mapping[str, str], *, size: int = PAGE
+) -> Page:
     """The page that `query` asks for: entries after `position`; if that does not hold, after the event `after`; if
     there is no such event, after its time, or after the Unix time `since`. Without any, only the end of the journal.
+    `size`: the most entries that it looks at.
 
     Raises BadRequest for an `after` or `since` that has no time.
     """
     begin = _begin(entries, query)
-    shown = entries[begin : begin + PAGE]
+    shown = entries[begin : begin + size]
     end = begin + len(shown)
     last = entries[end - 1] if end else None
     endpoint_of = _endpoints(entries, declared)

@@ -79,7 +79,8 @@ from app.server.callers import CallersApi
 from app.server.databricks_management import Management
 from app.server.events import EventFeed, EventsApi
 from app.server.experiments_api import ExperimentsApi, ExportApi, MirrorApi
-from app.server.fleet import ClusterMetrics, FleetSource, KnownFleet
+from app.server.fleet import DEFAULT_TIMING as FLEET_TIMING
+from app.server.fleet import ClusterMetrics, FleetSource, FleetTiming, KnownFleet
 from app.server.keys_api import KeysApi
 from app.server.metrics import MetricsApi, present_state
 from app.server.models import ModelsApi
@@ -88,7 +89,7 @@ from app.server.operations import Services, WatchedController, ask
 from app.server.overview import OverviewApi
 from app.server.replicas import Readiness, UnservedDemand, has_replica
 from app.server.replicas import document as readiness_document
-from app.server.traffic import TrafficApi
+from app.server.traffic import DELIVERY_PATIENCE_S, TrafficApi
 from app.telemetry.logs import Record, event
 from app.telemetry.metrics import Telemetry, monitor_event_loop
 from app.telemetry.periods import Arm
@@ -151,12 +152,15 @@ class Router:
         access_timing: AccessTiming = DEFAULT_TIMING,
         send_every_s: float = EVERY_S,
         recording_file_s: float = FILE_S,
+        fleet_timing: FleetTiming = FLEET_TIMING,
+        delivery_patience_s: float = DELIVERY_PATIENCE_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`controller` stores and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` stores recordings of requests, in files of `recording_file_s` seconds. `exports` returns the
-        recorded exposures. `fleet` lists the other processes with metrics. `clock`: Unix seconds, for records.
+        recorded exposures. `fleet` lists the other processes with metrics. A change of traffic waits
+        `delivery_patience_s` seconds for the delivery of the one before. `clock`: Unix seconds, for records.
         """
         self._controller, self._preparation = controller, Preparation(environment)
         self._one_after_another = asyncio.Lock()
@@ -251,12 +255,12 @@ class Router:
             dead=self.state.fuse.dead,
             sampled=self._sampled,
         )
-        known = KnownFleet(fleet) if fleet is not None else None
+        known = KnownFleet(fleet, timing=fleet_timing) if fleet is not None else None
         self._apis = (
             self._management,
             ExperimentsApi(services),
             EventsApi(services, feed=EventFeed(controller)),
-            TrafficApi(services),
+            TrafficApi(services, patience_s=delivery_patience_s),
             MirrorApi(services),
             self._overview,
             ExportApi(services, exports=exports),

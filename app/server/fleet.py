@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -33,11 +34,11 @@ from app.telemetry.logs import event
 EVERY_S = 5.0
 """Seconds for which a list is reused: the control plane serves the whole cluster."""
 
+FRESH_S = 1.0
+"""Seconds for which a process's metrics are reused, so that their readers do not keep an engine busy."""
+
 PATIENCE_S = 1.0
 """Seconds to wait for a new list before an older one is used."""
-
-FRESH_S = 1.0
-"""Seconds for which an answer is reused, so that readers of metrics do not keep an engine busy."""
 
 REPLICA_TIMEOUT_S = 5.0
 """Seconds, below the 10 s that Prometheus waits by default."""
@@ -110,17 +111,34 @@ class FleetSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class FleetTiming:
+    """Seconds for which answers are reused."""
+
+    list_s: float = EVERY_S
+    metrics_s: float = FRESH_S
+
+
+DEFAULT_TIMING = FleetTiming()
+
+
 class KnownFleet:
     """The fleet as the control plane listed it last, also while that does not answer. `clock`: monotonic seconds.
 
     `is_source_up`: whether the control plane answered the last call that has ended.
     """
 
-    def __init__(self, source: FleetSource, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        source: FleetSource,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        timing: FleetTiming = DEFAULT_TIMING,
+    ) -> None:
         self._source, self._clock = source, clock
         self.is_source_up = False
-        self._lists: AnswerCache[Fleet] = AnswerCache(EVERY_S, clock)
-        self._answers: AnswerCache[bytes] = AnswerCache(FRESH_S, clock)
+        self._lists: AnswerCache[Fleet] = AnswerCache(timing.list_s, clock)
+        self._answers: AnswerCache[bytes] = AnswerCache(timing.metrics_s, clock)
         self._last: Fleet | None = None
         self._listed_at = -math.inf
 
@@ -275,8 +293,6 @@ class _Families(Collector):
 
 # A router of a thousand busy endpoints has 300,000 samples: writing them takes seconds, in which the event loop would
 # serve no requests.
-
-"""Seconds for which prepared metrics are reused: several readers may be polling."""
 
 AGAIN_S = 0.02
 """Seconds between two polls."""

@@ -93,7 +93,7 @@ async def history(controller: ControllerClient | None, endpoint: str) -> list[Pl
 
 
 _PATH = "/api/endpoints/{endpoint}/traffic"
-PATIENCE_S = 10.0
+DELIVERY_PATIENCE_S = 10.0
 """The time that a change waits for the delivery of the one before: Serve's usually takes a second."""
 _NO_CONTROLLER = (
     "ttl_s: the controller of experiments ends temporary plans, and it does not answer; start the application "
@@ -103,10 +103,12 @@ _log = logging.getLogger("switchyard")
 
 
 class TrafficApi(RoutedApi):
-    """The routes. Without a control plane nothing is changed, without a controller there is no history."""
+    """The routes. Without a control plane nothing is changed, without a controller there is no history. `patience_s`:
+    the time that a change waits for the delivery of the one before.
+    """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, *, patience_s: float = DELIVERY_PATIENCE_S) -> None:
+        self._services, self._patience_s = services, patience_s
         self._api = Api("switchyard", services, error_words)
 
     def _table(self) -> list[ApiRoute]:
@@ -210,7 +212,7 @@ class TrafficApi(RoutedApi):
         context: OperationContext,
     ) -> Reply:
         config = self._services.views().config
-        before, after = await change_plan(control, name, check=check, author=author, patience_s=PATIENCE_S)
+        before, after = await change_plan(control, name, check=check, author=author, patience_s=self._patience_s)
         context.change.before, context.change.after = _audited(name, before), _audited(name, after)
         if before is not after:
             change = event(

@@ -253,7 +253,6 @@ def check(
 def _check_cluster(path: Path, against: Path | None, name: str | None, namespace: str | None) -> None:
     from app.config.base import ConfigError
     from deployments.kubernetes import capacity, chart, manifests
-    from deployments.kubernetes import capacity as ledger_volume
     from deployments.kubernetes.changes import ChangeEffect, changes
 
     if against is not None and not against.exists():
@@ -281,7 +280,7 @@ def _check_cluster(path: Path, against: Path | None, name: str | None, namespace
         raise CommandError("\n".join(error.problems)) from None
     if problems:
         raise CommandError("\n".join(problems))
-    _warn(ledger_volume.warnings(service, objects))
+    _warn(capacity.warnings(service, objects))
     for change in found:
         if change.effect is not ChangeEffect.REFUSED:
             typer.echo(str(change))

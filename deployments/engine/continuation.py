@@ -233,7 +233,7 @@ def _is_stream_of_tokens(params: Any) -> bool:
     )
 
 
-_stream: ContextVar[GenerationStream | None] = ContextVar("stream", default=None)
+current_stream: ContextVar[GenerationStream | None] = ContextVar("stream", default=None)
 """The stream of this request."""
 
 
@@ -293,14 +293,14 @@ class ContinuationMiddleware:
         is_asked = continuation is not None and self._continues
         seed = headers.get("x-request-id") or uuid.uuid4().hex
         stream = GenerationStream(send, is_asked=is_asked, output=output, seed=seed)
-        token = _stream.set(stream)
+        token = current_stream.set(stream)
         try:
             if is_asked:
                 await self._streams.respond(stream, self._respond(stream, scope, receive, send))
             else:
                 await self._app(scope, receive, send)
         finally:
-            _stream.reset(token)
+            current_stream.reset(token)
 
     async def _respond(self, stream: GenerationStream, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -355,7 +355,7 @@ class ContinuingEngine(WrappedEngine):
         self._is_parsed = is_parsed
 
     def generate(self, prompt: Any, params: SamplingParams, request_id: str, **options: Any) -> Outputs:
-        if (stream := _stream.get()) is None:
+        if (stream := current_stream.get()) is None:
             return super().generate(prompt, params, request_id, **options)
         stream.is_separate |= self._is_parsed
         if not stream.is_asked:
@@ -398,7 +398,8 @@ async def _reported(stream: GenerationStream, outputs: Outputs) -> Outputs:
 def _fed(add: Callable[..., Any], processor: Any, vocabulary: int, max_len: int) -> Callable[..., Any]:
     async def add_after_output(request: EngineCoreRequest) -> None:
         """vLLM's `EngineCoreClient.add_request_async`; also raises VLLMValidationError."""
-        stream, state, params = _stream.get(), processor.request_states.get(request.request_id), request.sampling_params
+        stream, params = current_stream.get(), request.sampling_params
+        state = processor.request_states.get(request.request_id)
         output = stream.output if stream is not None and stream.is_asked else None
         if params is not None and params.extra_args and not output:
             params.extra_args.pop(OUTPUT, None)  # a client's
@@ -486,7 +487,7 @@ class OutputQueue(RequestOutputCollector):  # type: ignore[misc]  # vLLM ships n
             super().put(self._line.popleft())
 
 
-class _Uuids:
+class UuidsOfStream:
     """The module `uuid` for vLLM's API layer."""
 
     def __getattr__(self, name: str) -> Any:
@@ -496,7 +497,7 @@ class _Uuids:
         """Random, but for a stream with marks: its next id. The engine's own ids tell requests apart, whatever ids
         their clients give them.
         """
-        stream = _stream.get()
+        stream = current_stream.get()
         return uuid.uuid4() if stream is None or not stream.is_asked or stream.is_generating else stream.next_id()
 
 
@@ -531,7 +532,7 @@ def continue_streams(app: Any, streams: OpenStreams, *, continues: bool) -> None
         core.add_request_async, client.output_processor, model.get_vocab_size(), model.max_model_len
     )
     vllm.v1.engine.async_llm.RequestOutputCollector = OutputQueue
-    vllm.utils.uuid = vllm.entrypoints.anthropic.serving.uuid = _Uuids()
+    vllm.utils.uuid = vllm.entrypoints.anthropic.serving.uuid = UuidsOfStream()
     for name in ("openai_serving_chat", "openai_serving_completion", "anthropic_serving_messages"):
         if (server := getattr(state, name, None)) is not None:
             is_parsed = getattr(server, "parser_cls", None) is not None or name.startswith("anthropic")

@@ -296,7 +296,7 @@ REPLICA_PORTS = 990
 (RAY_SERVE_PORT_QUARANTINE_S). That is a restart every 3.7 s, quicker than any engine starts: a crash loop does not
 keep other replicas from starting."""
 
-_REPLICA_RANGES = range(20000, 32000, 1000)
+REPLICA_RANGES = range(20000, 32000, 1000)
 """The first of a run's ports: those of its replicas, then its other ones. They end below the ports that Linux gives to
 outgoing connections (32768), which could take one before the run listens on it."""
 
@@ -325,8 +325,8 @@ def free_ports(taken: int, claims: list[int] = CLAIMS) -> Ports:
     Adds the descriptors that reserve them to `claims`; the ports are reserved until these are closed.
     """
     dashboard = 8265 if taken != 8265 and is_free(8265) and claim(8265, claims) else 0
-    replicas = next((ports for ports in _REPLICA_RANGES if is_free(ports) and claim(ports, claims)), _REPLICA_RANGES[0])
-    others = range(replicas + REPLICA_PORTS, replicas + _REPLICA_RANGES.step)
+    replicas = next((ports for ports in REPLICA_RANGES if is_free(ports) and claim(ports, claims)), REPLICA_RANGES[0])
+    others = range(replicas + REPLICA_PORTS, replicas + REPLICA_RANGES.step)
     free = [port for port in others if port != taken and is_free(port)]
     return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], free[5], free[6], replicas)
 

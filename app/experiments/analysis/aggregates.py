@@ -24,6 +24,7 @@ from app.experiments.analysis.arrays import (
     kept_share,
 )
 from app.experiments.analysis.cells import (
+    MAX_LINES,
     ArmMoments,
     CellBlock,
     CodesOf,
@@ -263,6 +264,7 @@ class SufficientStatistics:
         *,
         returning: bool,
         first_exposures: Callable[[], FirstExposures | None] = lambda: None,
+        max_lines: int = MAX_LINES,
     ) -> None:
         self.measures = measures
         self.strata = Strata(() if returning else strata)
@@ -285,8 +287,8 @@ class SufficientStatistics:
         self.held: Held | None = None
         self._per_stratum = Growing(np.float64)
         self._totals = ArmMoments(size, len(arms.names))
-        self._cells = UnitTable(size) if returning else UnitTable(size, _SAMPLED_REQUESTS)
-        self._cold_cells = ColdMinutes(UnitTable(size))
+        self._cells = UnitTable(size, max_lines if returning else _SAMPLED_REQUESTS)
+        self._cold_cells = ColdMinutes(UnitTable(size, max_lines))
         self._cold_totals = ColdMinutes(ArmMoments(size, len(arms.names)))
         quantiles = {measure.metric for measure in measures if measure.kind == "quantile"}
         self.distributions = Distributions(arms.names)

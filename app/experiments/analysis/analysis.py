@@ -24,7 +24,7 @@ from app.experiments.analysis import monitoring
 from app.experiments.analysis.aggregates import SubgroupLook, SufficientStatistics
 from app.experiments.analysis.arms import ArmAssignment, Arms, Arrivals
 from app.experiments.analysis.arrays import Mask
-from app.experiments.analysis.cells import value_name
+from app.experiments.analysis.cells import MAX_LINES, value_name
 from app.experiments.analysis.comparing import MetricComparison, effect_of, planned
 from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.feedback import Match, PendingFeedback
@@ -208,7 +208,9 @@ class Analysis:
         started_at: float,
         *,
         pace: Pace | None = None,
+        max_lines: int = MAX_LINES,
     ) -> None:
+        """`max_lines`: of units, strata and arms; above, half of the units are dropped."""
         self.name = name
         self.experiment = experiment
         self._config = config
@@ -217,7 +219,7 @@ class Analysis:
         self._arrivals = Arrivals(len(self._arms.names))
         measures = measures_of(experiment)
         self._watched = Monitoring(experiment, measures, self._arms, tables, returning=returning)
-        self._collected = SufficientStatistics(
+        self.collected = SufficientStatistics(
             measures,
             self._arms,
             facts_of(config, tables),
@@ -225,6 +227,7 @@ class Analysis:
             experiment.covariates,
             returning=returning,
             first_exposures=self._watched.sample_ratio.first_exposures,
+            max_lines=max_lines,
         )
         self._feedback = PendingFeedback(experiment.feedback)
         self._comparing = self._comparisons()
@@ -238,7 +241,7 @@ class Analysis:
     def _comparisons(self) -> list[MetricComparison]:
         experiment, names = self.experiment, self._arms.names
         each = experiment.alpha / (len(experiment.primary) * len(experiment.treatments))
-        others = sum(measure.role == "secondary" for measure in self._collected.measures) * len(experiment.treatments)
+        others = sum(measure.role == "secondary" for measure in self.collected.measures) * len(experiment.treatments)
         comparing = [
             MetricComparison(
                 measure,
@@ -249,7 +252,7 @@ class Analysis:
                 self._watched.rare.get((column, treatment)),
                 each if measure.role == "primary" else experiment.alpha / others,
             )
-            for column, measure in enumerate(self._collected.measures)
+            for column, measure in enumerate(self.collected.measures)
             for treatment in range(1, len(names))
         ]
         rates = {
@@ -289,7 +292,7 @@ class Analysis:
         if not analysed.any():
             return
         rows, placed = rows.take(analysed), placed.take(analysed)
-        self._feedback.add_rows(rows, self._collected.strata.codes_of(rows, placed.weights), placed.arm)
+        self._feedback.add_rows(rows, self.collected.strata.codes_of(rows, placed.weights), placed.arm)
         self._arrivals.end(rows, placed)
         self._count_arrivals()
 
@@ -299,18 +302,18 @@ class Analysis:
             return
         early = self._arms.before(rows) & _analysed(rows)
         if early.any():
-            self._collected.add_earlier(rows.take(early))
+            self.collected.add_earlier(rows.take(early))
             self._version += 1
 
     def _count_arrivals(self, now: float = -math.inf) -> None:
         """Counts the requests that no earlier one holds up."""
-        before = self._collected.unknown, self._collected.running
+        before = self.collected.unknown, self.collected.running
         ended = self._arrivals.release(now)
-        self._collected.unknown, self._collected.running = self._arrivals.unknown, self._arrivals.running
-        self._collected.held = self._arrivals.held
+        self.collected.unknown, self.collected.running = self._arrivals.unknown, self._arrivals.running
+        self.collected.held = self._arrivals.held
         if ended is not None:
-            self._watched.add_values(*ended, self._collected.add(*ended))
-        after = self._collected.unknown, self._collected.running
+            self._watched.add_values(*ended, self.collected.add(*ended))
+        after = self.collected.unknown, self.collected.running
         if ended is not None or not all(map(np.array_equal, before, after)):
             self._version += 1
 
@@ -387,7 +390,7 @@ class Analysis:
             return
         for metric, matured in self._feedback.mature(now).items():
             if len(matured.unit):
-                self._collected.add_feedback(metric, matured)
+                self.collected.add_feedback(metric, matured)
                 self._version += 1
 
     def _look(self, now: float) -> None:
@@ -413,12 +416,12 @@ class Analysis:
     def _look_at(self, comparing: MetricComparison, now: float) -> None:
         if comparing.looked_version < self._version:
             comparing.looked_version = self._version
-            comparing.look(self._collected, self._arms.weights, now)
+            comparing.look(self.collected, self._arms.weights, now)
 
     def _look_at_subgroups(self, now: float) -> None:
         if self._subgroups.looked_version < self._version:
             self._subgroups.looked_version = self._version
-            self._subgroups.look(self._collected, now)
+            self._subgroups.look(self.collected, now)
 
     def _discover(self) -> None:
         """Selects the secondary metrics that differ, among all of them."""
@@ -499,7 +502,7 @@ class Analysis:
         return reported(
             self.name,
             self._config,
-            self._collected,
+            self.collected,
             self._watched,
             self._feedback,
             self._comparing,
@@ -538,7 +541,7 @@ class Analysis:
             RecordedMetric(
                 measure.key, scale, effect_size(measure.minimal_effect, measure.scale), lines, hashes, covariates
             )
-            for measure, scale, lines, hashes, covariates in self._collected.recorded(MAX_UNITS)
+            for measure, scale, lines, hashes, covariates in self.collected.recorded(MAX_UNITS)
         ]
         alpha = self.experiment.alpha
         return lambda runs: false_verdicts(recorded, runs, alpha)

@@ -14,7 +14,6 @@ import typer
 from app.experiments.contract.journal import JournalEntry
 from app.experiments.contract.query import Action
 from app.experiments.contract.report import AutomationStatus
-from app.routing import rules
 from deployments.cli import experiments_decisions
 from deployments.cli.main import main
 from deployments.cli.options import ExitCode
@@ -43,7 +42,6 @@ def running(
     rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[DecidingCommand]:
     monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
-    monkeypatch.setattr(rules, "MADE_UP_KEYS", 500)  # each decision counts the keys that would move twice
     running = DecidingCommand(rig, capsys)
     with servers.host(running.router.app) as running.url:
         yield running
@@ -91,8 +89,8 @@ def test_without_confirmation_no_decision_is_made(running: DecidingCommand, monk
     code, out, shown = running.decide("stop")
     assert (code, out.strip()) == (ExitCode.WRONG, "")
     assert shown.endswith("No decision was made. Without a terminal: add --yes\n")
-    for answer, decided in ((False, 0), (True, 1)):
-        monkeypatch.setattr(experiments_decisions, "_confirmed", lambda _, answer=answer: answer)
+    for answer, decided in (("n", 0), ("y", 1)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
         running.decide("pause")
         assert len(running.controller.decisions) == decided
 
@@ -107,17 +105,9 @@ def test_a_decision_on_a_stale_state_is_refused(running: DecidingCommand) -> Non
 
 @pytest.mark.parametrize(("action", "code"), [("rollback", 0), ("advance", ExitCode.WRONG)])
 def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
-    running: DecidingCommand, monkeypatch: pytest.MonkeyPatch, action: str, code: int
+    running: DecidingCommand, action: str, code: int
 ) -> None:
-    foreseen = experiments_decisions.foreseen
-
-    def stepped(*arguments: Any) -> str:
-        shown = foreseen(*arguments)
-        assert running.controller.acting is not None
-        running.controller.acting = msgspec.structs.replace(running.controller.acting, revision=9)
-        return shown
-
-    monkeypatch.setattr(experiments_decisions, "foreseen", stepped)
+    running.controller.steps_when_foreseen = True
     assert running.decide(action, "--yes")[0] == code
     assert len(running.controller.decisions) == (1 if code == 0 else 0)
 

@@ -13,7 +13,7 @@ import pytest
 from app.access.keys import append, create
 from app.errors import Broken, NotFound, SwitchyardError, TimedOut, Unavailable
 from app.server.application import Router
-from app.server.fleet import Fleet, Replica
+from app.server.fleet import Fleet, FleetTiming, Replica
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.processes.fake_fleet import MemoryFleet
@@ -31,6 +31,9 @@ LOCAL: dict[str, Any] = {
 }
 
 
+EVERY_SCRAPE_IS_FRESH = FleetTiming(list_s=0.0, metrics_s=0.0)
+
+
 class Cluster:
     """Routers on separate nodes, which know one another through the fleet, and an engine."""
 
@@ -45,7 +48,9 @@ class Cluster:
         self.fleet.start(Replica("b1", "local-app", "10.0.0.2"), lambda endpoints: ENGINE)
 
     def start(self, id: str) -> None:
-        router = self.routers[id] = Router(RuntimeEnvironment(), random=Random(1), fleet=self.fleet)
+        router = self.routers[id] = Router(
+            RuntimeEnvironment(), random=Random(1), fleet=self.fleet, fleet_timing=EVERY_SCRAPE_IS_FRESH
+        )
         router.reconfigure(self.config)
         self.urls[id] = self._stack.enter_context(self._servers.host(router.app))
         self.fleet.start(Replica(id, "router", f"10.0.0.{id[1:]}"), router.metrics)
@@ -65,9 +70,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(rig: Rig, servers: ServerPool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    for name in ("EVERY_S", "FRESH_S"):  # every scrape reads fresh values
-        monkeypatch.setattr(f"app.server.fleet.{name}", 0.0)
+def cluster(rig: Rig, servers: ServerPool) -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield Cluster(rig, servers, stack)
 

@@ -19,6 +19,7 @@ from app.control_plane import Delivery, restore_expired, with_traffic
 from app.errors import Unavailable
 from app.exposures.wire import TrafficBlock
 from app.server.application import Router
+from app.server.traffic import DELIVERY_PATIENCE_S
 from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
@@ -38,7 +39,7 @@ ANN = {"key": "ann", "caller": "chat team"}
 class PlanRig:
     """Two routers with one control plane and one controller, a manager, and two teams."""
 
-    def __init__(self, rig: Rig, directory: Path) -> None:
+    def __init__(self, rig: Rig, directory: Path, *, delivery_patience_s: float = DELIVERY_PATIENCE_S) -> None:
         self.keys: dict[str, str] = {}
         file = directory / "keys.yaml"
         for name, endpoints in (("boss", []), ("chat team", ["chat"]), ("embed team", ["embed"])):
@@ -61,6 +62,7 @@ class PlanRig:
                 control=self.control,
                 controller=self.controller,
                 send_every_s=SEND_EVERY_S,
+                delivery_patience_s=delivery_patience_s,
             )
             for number in range(2)
         ]
@@ -112,8 +114,9 @@ class PlanRig:
 
 
 @pytest.fixture
-def planned(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[PlanRig]:
-    planned = PlanRig(rig, tmp_path)
+def planned(rig: Rig, servers: ServerPool, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PlanRig]:
+    """A parameter is the routers' `delivery_patience_s`."""
+    planned = PlanRig(rig, tmp_path, delivery_patience_s=getattr(request, "param", DELIVERY_PATIENCE_S))
     with servers.host(planned.routers[0].app) as one, servers.host(planned.routers[1].app) as other:
         planned.urls = [one, other]
         yield planned
@@ -282,10 +285,8 @@ def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(p
     assert planned.control.replaced == 0
 
 
-def test_a_change_that_is_not_delivered_in_time_is_a_conflict(
-    planned: PlanRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.server.traffic.PATIENCE_S", 0.0)
+@pytest.mark.parametrize("planned", [0.0], indirect=True)
+def test_a_change_that_is_not_delivered_in_time_is_a_conflict(planned: PlanRig) -> None:
     planned.control.delivers_at_once = False
     shown = planned.change(weights={"green": 100})
     assert (shown["delivery"], shown["served"]) == ("delivering", planned.ask().headers["x-switchyard-plan"])

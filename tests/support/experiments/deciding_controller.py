@@ -34,15 +34,15 @@ class DecidingReader(FakeReader):
 
 
 class DecidingController(FakeController):
-    """`overtaken`: someone else decides before each decision. `refusal`: the reason for which every decision is
-    refused."""
+    """`overtaken`: someone else decides before each decision. `steps_when_foreseen`: the ramp takes a step once a
+    decision's effect was shown. `refusal`: the reason for which every decision is refused."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reader = DecidingReader()
         self.answers = ControllerApi(self.reader)
         self.acting = AutomationStatus(state="running", revision=7, step=1, share=5, next_share=25)
-        self.overtaken = False
+        self.overtaken = self.steps_when_foreseen = False
 
     @property
     def acting(self) -> AutomationStatus | None:
@@ -67,4 +67,7 @@ class DecidingController(FakeController):
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         if method == "POST" and self.overtaken and self.acting is not None:
             self.acting = msgspec.structs.replace(self.acting, revision=self.acting.revision + 1, state="paused")
-        return await super().ask(method, path, query, body)
+        answer = await super().ask(method, path, query, body)
+        if "dry_run" in query and self.steps_when_foreseen and self.acting is not None:
+            self.acting = msgspec.structs.replace(self.acting, revision=self.acting.revision + 1)
+        return answer

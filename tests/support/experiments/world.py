@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from app.config.schema import Config, parse
 from app.experiments.analysis.analysis import Analysis, Pace
 from app.experiments.analysis.arrays import Floats, Ints, Mask
+from app.experiments.analysis.cells import MAX_LINES
 from app.experiments.storage.columns import DTYPES, OverdueColumns, RowColumns, StartColumns, Tables
 from app.exposures.wire import Failure, FinishCode, Flag, LateKind, Plan
 
@@ -226,7 +227,11 @@ class Unpaced(Pace):
         return True
 
 
-def analysis_of(world: World, declared: Config | None = None, name: str = "green-float32") -> Analysis:
+def analysis_of(
+    world: World, declared: Config | None = None, name: str = "green-float32", *, max_lines: int = MAX_LINES
+) -> Analysis:
     """An analysis of the world's records."""
     declared = declared or config(world.weights)
-    return Analysis(name, declared.experiments[name], declared, world.tables, START, pace=Unpaced())
+    return Analysis(
+        name, declared.experiments[name], declared, world.tables, START, pace=Unpaced(), max_lines=max_lines
+    )

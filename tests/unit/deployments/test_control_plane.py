@@ -32,7 +32,7 @@ def test_demand_that_routers_report_counts_as_queued_in_serve() -> None:
     """Serve weighs reports by the time between them."""
     from ray import cloudpickle
 
-    from deployments.control_plane import _report_function
+    from deployments.control_plane import report_function
 
     states = States()
     names = {"llama": "Engine"}
@@ -44,7 +44,7 @@ def test_demand_that_routers_report_counts_as_queued_in_serve() -> None:
 
     def report_at(moment: float) -> Any:
         """The function as the controller gets it: pickled by value."""
-        return cloudpickle.loads(cloudpickle.dumps(_report_function(lambda: moment)))
+        return cloudpickle.loads(cloudpickle.dumps(report_function(lambda: moment)))
 
     report = report_at(start)
     report(controller, {"llama": 28, "unknown": 5}, "actor-1")
@@ -56,14 +56,14 @@ def test_demand_that_routers_report_counts_as_queued_in_serve() -> None:
 
 
 def test_replicas_that_are_gone_take_their_reports_along() -> None:
-    from deployments.control_plane import _report_function
+    from deployments.control_plane import report_function
 
     states = States()
     controller = SimpleNamespace(
         autoscaling_state_manager=states,
         application_state_manager=SimpleNamespace(get_ingress_deployment_name={"llama": "Engine"}.get),
     )
-    _report_function()(controller, {"llama": 28}, "actor-1")
+    report_function()(controller, {"llama": 28}, "actor-1")
     states.state.drop_stale_handle_metrics({"actor-1"})
     assert states.state._get_queued_requests() == pytest.approx(28)
     states.state.drop_stale_handle_metrics(set())
@@ -71,7 +71,7 @@ def test_replicas_that_are_gone_take_their_reports_along() -> None:
 
 
 def test_an_application_sleeps_if_it_is_to_have_no_replica() -> None:
-    from deployments.control_plane import _count_function
+    from deployments.control_plane import count_function
 
     def deployment(target: int, *states: str) -> Any:
         replicas = [
@@ -89,7 +89,7 @@ def test_an_application_sleeps_if_it_is_to_have_no_replica() -> None:
         _id("two", "B"): deployment(2, "RUNNING", "RUNNING"),
     }
     controller = SimpleNamespace(deployment_state_manager=SimpleNamespace(_deployment_states=found))
-    counts, asleep, ids = _count_function()(controller)
+    counts, asleep, ids = count_function()(controller)
     assert asleep == {"asleep", "stops"}
     assert counts["two"] == {"RUNNING": 2}
     assert counts["starts"] == {"STARTING": 1}

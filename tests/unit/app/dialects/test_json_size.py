@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app import long_json
 from app.dialects.bodies import json_object, model_in, nested_json
 from app.errors import BadRequest, TooLarge
 from app.long_json import MOST_VALUES, check_size, weight
@@ -26,22 +25,18 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 def test_what_is_in_strings_does_not_count(value: Any, piece: int) -> None:
     text = json.dumps(value).encode()
     exact = weight(_STRING.sub(b"", text))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_json, "_PIECE", piece)
-        check_size(text, exact)
-        if exact:
-            with pytest.raises(TooLarge):
-                check_size(text, exact - 1)
+    check_size(text, exact, piece_size=piece)
+    if exact:
+        with pytest.raises(TooLarge):
+            check_size(text, exact - 1, piece_size=piece)
 
 
 @given(text=st.text(st.sampled_from('a\\",:[{'), max_size=40), piece=st.integers(1, 9))
 def test_no_text_is_too_odd(text: str, piece: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_json, "_PIECE", piece)
-        try:
-            check_size(text.encode(), 1)
-        except TooLarge:
-            assert weight(text.encode()) > 1
+    try:
+        check_size(text.encode(), 1, piece_size=piece)
+    except TooLarge:
+        assert weight(text.encode()) > 1
 
 
 @pytest.mark.parametrize(("digits", "values"), [(18, 1), (19, 17), (57, 49), (499, 26 * 16 + 1)])

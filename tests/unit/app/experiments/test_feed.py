@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BadRequest
-from app.experiments import feed as pages
 from app.experiments.contract.journal import JournalEntry, Page
-from app.experiments.feed import event_of, id_of, page
+from app.experiments.feed import PAGE, event_of, id_of, page
 
 PLAN = {
     "endpoint": "chat",
@@ -107,8 +106,8 @@ def texts(page: Page) -> list[str]:
     return [event.data["text"] for event in page.events]
 
 
-def calls(entries: Sequence[JournalEntry], **query: str) -> Page:
-    return page(entries, {}, query)
+def calls(entries: Sequence[JournalEntry], size: int = PAGE, **query: str) -> Page:
+    return page(entries, {}, query, size=size)
 
 
 def test_without_a_position_a_page_has_the_journals_end() -> None:
@@ -172,12 +171,10 @@ def test_consecutive_pages_have_every_entry_once(times: list[float], size: int, 
     entries = [begun(), *(alarm(at, str(number)) for number, at in enumerate(sorted(times)))]
     answer: list[str] = []
     query = {"since": "0.5"}
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pages, "PAGE", size)
-        while True:
-            page = calls(entries, **query)
-            answer += texts(page)
-            if not page.more:
-                break
-            query = {how: page.position if how == "position" else page.latest}
+    while True:
+        page = calls(entries, size, **query)
+        answer += texts(page)
+        if not page.more:
+            break
+        query = {how: page.position if how == "position" else page.latest}
     assert answer == [str(number) for number in range(len(times))]

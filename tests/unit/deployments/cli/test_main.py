@@ -21,7 +21,6 @@ from starlette.routing import Route
 from deployments.cli.main import commands, main
 from deployments.cli.options import ExitCode
 from deployments.invocation import command
-from deployments.kubernetes import capacity
 from deployments.local.processes import RUN_DIRECTORY
 from deployments.weights.recipes import MODELS
 from tests.support.processes.project import ROOT
@@ -202,11 +201,13 @@ def test_check_warns_of_a_shadow_that_answers_clients(tmp_path: Path, capsys: py
 
 
 def test_check_of_a_cluster_warns_of_a_ledger_on_a_nodes_own_disk(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capacity, "problems", lambda service, objects: [])
     record = {"endpoints": {"chat": {**ROUTER_PART["endpoints"]["chat"], "ledger": "always"}}}
-    spec = {"serveConfigV2": yaml.safe_dump({**ROUTER_PART, **record}), "rayClusterConfig": {"workerGroupSpecs": []}}
+    spec = {
+        "serveConfigV2": yaml.safe_dump({**ROUTER_PART, **record, "http_options": {"host": "0.0.0.0"}}),
+        "rayClusterConfig": {"headGroupSpec": {"rayStartParams": {"num-cpus": "0"}}, "workerGroupSpecs": []},
+    }
     file = tmp_path / "rendered.yaml"
     file.write_text(yaml.safe_dump({"kind": "RayService", "spec": spec}))
     assert main(["check", str(file)]) == 0

@@ -113,7 +113,7 @@ class ApiLayer:
                     if one.outputs[0].finish_reason == "error":
                         raise RuntimeError("broken")
                     for part in ("text", "more"):
-                        yield event(f"{part} {one.outputs[0].text} {continuation._Uuids().uuid4()}")
+                        yield event(f"{part} {one.outputs[0].text} {continuation.UuidsOfStream().uuid4()}")
             yield event("usage")
         except VLLMValidationError:
             if self.is_lazy:
@@ -312,7 +312,7 @@ async def test_a_refusal_is_a_400_in_the_routes_form(path: str, is_lazy: bool) -
     replica = Replica(engine, path, {"is_lazy": is_lazy})
 
     def refused(*args: Any, **kwargs: Any) -> Any:
-        stream = continuation._stream.get()
+        stream = continuation.current_stream.get()
         assert stream is not None
 
         async def outputs() -> AsyncIterator[RequestOutput]:
@@ -462,4 +462,4 @@ def test_engines_that_are_not_known_to_continue_streams_do_not(name: str, value:
 
 
 def test_other_names_of_uuid_are_pythons() -> None:
-    assert continuation._Uuids().NAMESPACE_URL is uuid.NAMESPACE_URL
+    assert continuation.UuidsOfStream().NAMESPACE_URL is uuid.NAMESPACE_URL

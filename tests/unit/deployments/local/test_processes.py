@@ -13,8 +13,8 @@ import pytest
 
 from deployments import haproxy
 from deployments.local.processes import (
-    _REPLICA_RANGES,
     REPLICA_PORTS,
+    REPLICA_RANGES,
     Stopped,
     free_ports,
     raise_if_stopped,
@@ -33,9 +33,9 @@ def test_a_crash_loop_does_not_use_up_the_ports() -> None:
 
 
 def test_the_ranges_of_two_runs_do_not_overlap_nor_meet_outgoing_connections() -> None:
-    starts = list(_REPLICA_RANGES)
+    starts = list(REPLICA_RANGES)
     assert all(later - earlier >= REPLICA_PORTS for earlier, later in pairwise(starts))
-    assert starts[-1] + _REPLICA_RANGES.step <= 32768
+    assert starts[-1] + REPLICA_RANGES.step <= 32768
 
 
 def test_a_run_takes_its_ports_from_one_range() -> None:
@@ -45,11 +45,11 @@ def test_a_run_takes_its_ports_from_one_range() -> None:
     finally:
         for descriptor in claims:
             os.close(descriptor)
-    assert ports.replicas in _REPLICA_RANGES
+    assert ports.replicas in REPLICA_RANGES
     others = [ports.stats, ports.metrics, ports.fallback_http, ports.fallback_grpc]
     others += [ports.dashboard_metrics, ports.autoscaler_metrics]
     assert len(set(others)) == len(others)
-    assert all(ports.replicas + REPLICA_PORTS <= other < ports.replicas + _REPLICA_RANGES.step for other in others)
+    assert all(ports.replicas + REPLICA_PORTS <= other < ports.replicas + REPLICA_RANGES.step for other in others)
 
 
 def test_runs_that_start_at_the_same_moment_get_other_ports() -> None:

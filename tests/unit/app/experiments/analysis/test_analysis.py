@@ -12,7 +12,6 @@ import pytest
 from app.errors import Conflict
 from app.experiments.analysis.analysis import EVERY_S, REST, TURN_S, Analysis, Pace, same_run
 from app.experiments.analysis.arms import Arms
-from app.experiments.analysis.cells import UnitTable
 from app.experiments.analysis.monitoring import RETURNS
 from app.experiments.contract.report import AutomationStatus, Comparison, Effect, Report
 from app.experiments.rendering.document import text
@@ -446,12 +445,9 @@ def test_a_restarted_controller_continues_where_it_stopped() -> None:
 
 
 @pytest.mark.parametrize("most", [10**6, 4000])
-def test_words_and_the_watch_on_effects_go_on_where_units_are_halved(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(UnitTable.__init__, "__defaults__", (most,))
+def test_words_and_the_watch_on_effects_go_on_where_units_are_halved(most: int) -> None:
     world = World(slower=0.7, users=8000)
-    analysis = analysis_of(world, config(guardrails=[]))
+    analysis = analysis_of(world, config(guardrails=[]), max_lines=most)
     said = []
     for step in range(6):
         world.slower = 0.7 if step < 2 else 1.8

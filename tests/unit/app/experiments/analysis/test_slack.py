@@ -73,7 +73,7 @@ def ramp(shares: list[int], *, fails: list[float], sticky: str | None = None, **
 
 
 def collected(analysis: Analysis) -> SufficientStatistics:
-    return analysis._collected  # noqa: SLF001  reports do not show what is allowed for
+    return analysis.collected  # reports do not show what is allowed for
 
 
 def estimate(sums: SufficientStatistics) -> float:
