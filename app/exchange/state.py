@@ -245,7 +245,7 @@ SHARED_S = 1.0
 """Seconds for which such an answer is reused."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RouterState:
     """The state that all requests share. `snapshot` is replaced, not modified; None before the first configuration."""
 

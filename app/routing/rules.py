@@ -293,7 +293,7 @@ def _pinned(
         return chosen
     moved = {**window.withdrawn, **stops}
     if not is_carried:
-        return _begun(window, key, conversation, chosen, earlier, moved, is_open)
+        return _begun(window, key, conversation, chosen=chosen, earlier=earlier, moved=moved, is_open=is_open)
     began = window.pins.deployment(window.endpoint, conversation)
     kept = chosen
     if began is not None:
@@ -313,6 +313,7 @@ def _begun(
     window: GracePeriod,
     key: str,
     conversation: int,
+    *,
     chosen: str,
     earlier: Sequence[Earlier],
     moved: Mapping[str, str],

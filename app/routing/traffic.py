@@ -93,7 +93,9 @@ def assign(
     name = _with_engine_model(config, name)
     if (endpoint := config.endpoints.get(name)) is not None:
         _require_task(task, endpoint.tasks, "endpoint", name)
-        return _within(config, name, deployment, named_in, sticky_key, random, decide)
+        return _within(
+            config, name, named=deployment, named_in=named_in, sticky_key=sticky_key, random=random, decide=decide
+        )
     if (settings := config.deployments.get(name)) is not None:
         _require_task(task, settings.tasks, "deployment", name)
         if deployment is not None and deployment != name:
@@ -166,6 +168,7 @@ def _endpoint_of(config: Config, deployment: str) -> str:
 def _within(
     config: Config,
     name: str,
+    *,
     named: str | None,
     named_in: str,
     sticky_key: Callable[[Sticky], str | None],

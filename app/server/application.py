@@ -202,17 +202,17 @@ class Router:
             else None
         )
         self.state = RouterState(
-            self._upstream,
-            telemetry,
-            self._access,
-            self._deployments,
-            random or Random(),
-            ledger,
-            pins,
-            mirrors,
-            self._tracing,
-            CacheSalts(environment.internal_key),
-            recorder,
+            upstream=self._upstream,
+            telemetry=telemetry,
+            access=self._access,
+            health=self._deployments,
+            random=random or Random(),
+            ledger=ledger,
+            pins=pins,
+            mirrors=mirrors,
+            tracing=self._tracing,
+            salts=CacheSalts(environment.internal_key),
+            recorder=recorder,
         )
         deliver = partial(_report, controller) if controller is not None else None
         self._activity = ActivityReporter(

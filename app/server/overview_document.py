@@ -83,7 +83,15 @@ def endpoints_document(
         counted.setdefault(name, {})[arm] = counts
     return [
         {
-            **_endpoint(name, endpoint, config, window, counted.get(name, {}), present, colours),
+            **_endpoint(
+                name,
+                endpoint,
+                config,
+                window=window,
+                counted=counted.get(name, {}),
+                present=present,
+                colours=colours,
+            ),
             "may_operate": name in operated,
         }
         for name, endpoint in config.endpoints.items()
@@ -94,6 +102,7 @@ def _endpoint(
     name: str,
     endpoint: Endpoint,
     config: Config,
+    *,
     window: RecentCounts,
     counted: Mapping[str, Counts],
     present: Present,
@@ -120,7 +129,16 @@ def _endpoint(
         "queued": present.queued.get(name, 0),
         "findings": [
             finding._asdict()
-            for finding in _findings(name, endpoint, config, present, counted, counts, drawn, window.drawn)
+            for finding in _findings(
+                name,
+                endpoint,
+                config,
+                present=present,
+                counted=counted,
+                counts=counts,
+                drawn=drawn,
+                plans=window.drawn,
+            )
         ],
         "unassigned": _outcomes([counted.get("", Counts())]),
         "deployments": [
@@ -223,6 +241,7 @@ def _findings(
     name: str,
     endpoint: Endpoint,
     config: Config,
+    *,
     present: Present,
     counted: Mapping[str, Counts],
     counts: Mapping[str, Counts],

@@ -89,7 +89,9 @@ def serve(
             typer.echo(f"Checking {config}", err=True)  # what follows takes seconds to import
     else:
         processes.require_none(processes.run_directory())  # before a file is written that nothing serves
-        config = _written(target, endpoint, variant or (), gpu, output, context.args, "serve")
+        config = _written(
+            target, endpoint, variants=variant or (), gpu=gpu, output=output, tokens=context.args, name="serve"
+        )
     launcher.serve(config, port, partial(_earlier_runs, config, time.time()))
 
 
@@ -122,7 +124,9 @@ def init(
     """
     if target.startswith("-"):
         raise CommandError(f"{target} is for a model: {_NAME_FIRST}", ExitCode.USAGE)
-    config = _written(target, endpoint, variant or (), gpu, output, context.args, "init")
+    config = _written(
+        target, endpoint, variants=variant or (), gpu=gpu, output=output, tokens=context.args, name="init"
+    )
     typer.echo(f"Start it with: {command(f'serve {argument(config)}')}")
 
 
@@ -133,6 +137,7 @@ def _is_file(target: str) -> bool:
 def _written(
     target: str,
     endpoint: str | None,
+    *,
     variants: Sequence[str],
     gpu: str | None,
     output: Path | None,

@@ -502,13 +502,13 @@ class Analysis:
         return reported(
             self.name,
             self._config,
-            self.collected,
-            self._watched,
-            self._feedback,
-            self._comparing,
-            self._subgroups.report(self._version, now, self._is_silent),
-            self._version,
-            now,
+            collected=self.collected,
+            watched=self._watched,
+            feedback=self._feedback,
+            comparing=self._comparing,
+            subgroups=self._subgroups.report(self._version, now, self._is_silent),
+            version=self._version,
+            now=now,
             with_values=with_values,
         )
 

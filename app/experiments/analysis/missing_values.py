@@ -167,7 +167,15 @@ class MissingValues:
         if not missing.any() or not len(values):
             return NO_SLACK
         possible = self._possible(column, longest)[:, 0]
-        return reach_of_quantiles(values, band, arm, measure.quantile, missing * kept, possible.min(), possible.max())
+        return reach_of_quantiles(
+            values,
+            band,
+            arm,
+            p=measure.quantile,
+            missing=missing * kept,
+            least=possible.min(),
+            most=possible.max(),
+        )
 
     def _possible(self, column: int, longest: float) -> Floats:
         """The extremes of what a request without a value may have: shape (pairs, 2), see `extremes`."""

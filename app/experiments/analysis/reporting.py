@@ -366,6 +366,7 @@ HELD_S = 60.0
 def reported(
     name: str,
     config: Config,
+    *,
     collected: SufficientStatistics,
     watched: Monitoring,
     feedback: PendingFeedback,
@@ -373,7 +374,6 @@ def reported(
     subgroups: Subgroups | None,
     version: int,
     now: float,
-    *,
     with_values: bool = True,
 ) -> Report:
     """The report from the latest looks. `version`: that of the data, as in `MetricComparison.looked_version`. `now` in

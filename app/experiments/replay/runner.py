@@ -286,7 +286,9 @@ class Replay:
                 self.requests, self.speed, slots, self.punctuality, clock=time.perf_counter
             ):
                 arms = order(list(scope.plan.weights), list(scope.plan.weights.values()), random)
-                pair = tasks.create_task(self._pair(client, ledger, scope, number, replayed(recorded), arms))
+                pair = tasks.create_task(
+                    self._pair(client, ledger, scope, number=number, request=replayed(recorded), arms=arms)
+                )
                 pair.add_done_callback(lambda _: slots.release())
 
     async def _pair(
@@ -294,6 +296,7 @@ class Replay:
         client: ReplayClient,
         ledger: ExposureLog,
         scope: RecordingScope,
+        *,
         number: int,
         request: ReplayRequest,
         arms: Sequence[str],
@@ -302,13 +305,14 @@ class Replay:
         body = msgspec.json.encode(request.body)
         async with asyncio.TaskGroup() as tasks:
             for arm in arms:
-                tasks.create_task(self._one(client, ledger, scope, number, request, arm, body))
+                tasks.create_task(self._one(client, ledger, scope, number=number, request=request, arm=arm, body=body))
 
     async def _one(
         self,
         client: ReplayClient,
         ledger: ExposureLog,
         scope: RecordingScope,
+        *,
         number: int,
         request: ReplayRequest,
         arm: str,

@@ -244,6 +244,7 @@ def _result(
     cells: _Cells,
     scale: LookScale,
     squares: Floats,
+    *,
     floor: float,
     units: tuple[int, int],
     clusters: int,
@@ -356,14 +357,14 @@ def look(lines: UnitSums, scale: LookScale, covariates: Covariates | None = None
         seen[lines.arm, lines.unit] = True
         control, treated = seen.sum(axis=1)
         units, clusters = (int(control), int(treated)), int(seen.any(axis=0).sum())
-        unadjusted = _result(cells, scale, _squares(influence), floor, units, clusters)
+        unadjusted = _result(cells, scale, _squares(influence), floor=floor, units=units, clusters=clusters)
         if unadjusted is None or covariates is None:
             return unadjusted
         adjustment = _adjustment(influence, covariates)
         if adjustment is None:
             return unadjusted
         squares = _squares(adjustment.influence)
-        adjusted = _result(cells, scale, squares, floor, units, clusters, adjustment)
+        adjusted = _result(cells, scale, squares, floor=floor, units=units, clusters=clusters, adjustment=adjustment)
     return unadjusted if adjusted is None else replace(adjusted, unadjusted=unadjusted)
 
 
@@ -458,7 +459,7 @@ def look_of_requests(moments: Moments, scale: LookScale) -> Estimate | None:
         if squares[0].sum() <= floor and (alike := _alike(moments.n, moments.x, moments.d, scale)):
             squares, _ = _squares_of_requests(*alike, moments)
     control, treated = (int(count) for count in moments.n[cells.ok].sum(axis=0))
-    return _result(cells, scale, squares, floor, (control, treated), control + treated)
+    return _result(cells, scale, squares, floor=floor, units=(control, treated), clusters=control + treated)
 
 
 def _squares_of_requests(cells: _Cells, multipliers: Floats, moments: Moments) -> tuple[Floats, float]:

@@ -199,7 +199,7 @@ def reach_of_quantile(values: Floats, p: float, unknown: float, least: float, mo
 
 
 def reach_of_quantiles(
-    values: Floats, band: Codes, arm: Codes, p: float, missing: Floats, least: float, most: float
+    values: Floats, band: Codes, arm: Codes, *, p: float, missing: Floats, least: float, most: float
 ) -> Slack:
     """About how far the shift of quantile `p` may be off because so many values of each band and arm are missing, shape
     (bands, 2), each between `least` and `most`. `band`, `arm`: of each value.
