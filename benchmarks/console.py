@@ -40,9 +40,9 @@ def console(number):
         assert answer.status == 200 and answer.read()
         time.sleep(pause)
 
-threads = [threading.Thread(target=console, args=(it,)) for it in range(consoles)]
-[it.start() for it in threads]
-[it.join() for it in threads]
+threads = [threading.Thread(target=console, args=(number,)) for number in range(consoles)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
 """
 
 

@@ -152,13 +152,13 @@ async function show() {
   const turn = ++shown;
   unmount?.();
   unmount = null;
-  const found = route(location.hash);
+  const matched = route(location.hash);
   for (const link of document.querySelectorAll("nav a")) {
-    if (found && link.getAttribute("href") === `#/${found.page}`) link.setAttribute("aria-current", "page");
+    if (matched && link.getAttribute("href") === `#/${matched.page}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const root = h("div", { class: `page page-${found?.module ?? "none"}` });
-  if (found === null) {
+  const root = h("div", { class: `page page-${matched?.module ?? "none"}` });
+  if (matched === null) {
     document.title = titled("Page not found");
     root.append(h("h1", {}, "Page not found"), h("p", {}, h("a", { href: "#/traffic" }, "Traffic")));
     main.replaceChildren(root);
@@ -166,12 +166,12 @@ async function show() {
   }
   try {
     /** @type {PageModule} */
-    const page = await load(`pages/${found.module}.js`);
+    const page = await load(`pages/${matched.module}.js`);
     if (turn !== shown) return;
-    document.title = titled(found.names[0] ?? page.title);
+    document.title = titled(matched.names[0] ?? page.title);
     main.replaceChildren(root);
     if (turn > 1) main.focus({ preventScroll: true }); // not at the start: the first Tab goes to the first link
-    const context = { api, poll, announce, navigate, names: found.names, parameters: found.parameters };
+    const context = { api, poll, announce, navigate, names: matched.names, parameters: matched.parameters };
     const ended = await page.mount(root, context);
     if (turn === shown) unmount = ended;
     else ended?.();

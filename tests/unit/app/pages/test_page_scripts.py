@@ -369,7 +369,7 @@ def test_a_stream_went_on_only_where_another_engine_has_gone_on(request_: dict[s
 def test_tokens_have_the_rate_at_which_engines_wrote() -> None:
     moved = {**REQUEST, "pauses": [[3, 96]], "pause_s": 96.0}
     slow = {**REQUEST, "completion_tokens": 5}
-    said = call_all([("tokens", (it,)) for it in (moved, slow)])
+    said = call_all([("tokens", (request,)) for request in (moved, slow)])
     assert [words.rpartition(", ")[2] for words in said] == ["4.44/s without the wait for another engine", "0.05/s"]
 
 

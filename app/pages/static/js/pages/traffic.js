@@ -171,20 +171,20 @@ export async function mount(root, context) {
   }
 
   function draw() {
-    const found = state.overview;
+    const overview = state.overview;
     morph(
       root,
       h("h1", {}, title),
-      h("p", { class: "hint" }, found ? scope(found) : state.problem ? "" : "Loading …"),
+      h("p", { class: "hint" }, overview ? scope(overview) : state.problem ? "" : "Loading …"),
       state.problem ? staleNotice(state.problem, state.at) : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
-      found ? rangePicker(state.range, state.past, chooseRange) : null,
-      found?.why_not ? h("p", { class: "hint" }, found.why_not) : null,
-      found?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
-      found ? failing(found.endpoints) : null,
+      overview ? rangePicker(state.range, state.past, chooseRange) : null,
+      overview?.why_not ? h("p", { class: "hint" }, overview.why_not) : null,
+      overview?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
+      overview ? failing(overview.endpoints) : null,
       state.astray ? astray(state.astray) : null,
-      found && found.endpoints.length > MANY ? search() : null,
-      found?.endpoints
+      overview && overview.endpoints.length > MANY ? search() : null,
+      overview?.endpoints
         .filter((/** @type {Endpoint} */ { endpoint }) => endpoint.toLowerCase().includes(state.wanted.toLowerCase()))
         .map(section),
     );
@@ -470,7 +470,7 @@ function row(deployment) {
 }
 
 /**
- * @param {Outcomes} found
+ * @param {Outcomes} counted
  * @param {number} [named] How many of the requests named their deployment.
  */
 function outcomes({ requests, errors, refused, left }, named = 0) {
@@ -495,19 +495,19 @@ function outcomes({ requests, errors, refused, left }, named = 0) {
   ];
 }
 
-/** @param {Quantiles} found */
-function times(found) {
-  if (found === null) return or(null);
-  return [seconds(found.p50), h("span", { class: "hint" }, " / ", seconds(found.p95))];
+/** @param {Quantiles} quantiles */
+function times(quantiles) {
+  if (quantiles === null) return or(null);
+  return [seconds(quantiles.p50), h("span", { class: "hint" }, " / ", seconds(quantiles.p95))];
 }
 
 /** @param {Deployment} deployment */
 function states(deployment) {
-  const found = [];
-  if (deployment.stopped) found.push(mark("bad", "stopped"));
-  if (deployment.breaker === "open") found.push(mark("bad", term("circuit breaker", "breaker open")));
-  found.push(...replicaWords(deployment).map(([kind, words]) => mark(kind, words)));
-  return found.length ? found : called(deployment);
+  const marks = [];
+  if (deployment.stopped) marks.push(mark("bad", "stopped"));
+  if (deployment.breaker === "open") marks.push(mark("bad", term("circuit breaker", "breaker open")));
+  marks.push(...replicaWords(deployment).map(([kind, words]) => mark(kind, words)));
+  return marks.length ? marks : called(deployment);
 }
 
 /**
@@ -523,13 +523,13 @@ export function replicaWords({ replicas, asleep, breaker, dead = 0 }) {
   const silent = breaker === "open" ? running : Math.min(dead, running);
   const alive = running - silent;
   /** @type {[Mark, string][]} */
-  const found = [];
-  if (running === 0 && asleep) found.push(["wait", "scaled to zero"]);
+  const words = [];
+  if (running === 0 && asleep) words.push(["wait", "scaled to zero"]);
   else if (alive > 0 || silent === 0)
-    found.push([alive > 0 ? "good" : "bad", count(alive, "replica runs", "replicas run")]);
-  if (silent > 0) found.push(["bad", count(silent, "replica does not serve", "replicas do not serve")]);
+    words.push([alive > 0 ? "good" : "bad", count(alive, "replica runs", "replicas run")]);
+  if (silent > 0) words.push(["bad", count(silent, "replica does not serve", "replicas do not serve")]);
   return [
-    ...found,
+    ...words,
     ...Object.entries(others).map(
       ([state, some]) =>
         /** @type {[Mark, string]} */ (["wait", `${some} ${state.toLowerCase().replaceAll("_", " ")}`]),

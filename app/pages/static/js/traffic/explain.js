@@ -40,10 +40,10 @@ export function explain(endpoint, { api, announce }) {
     try {
       const query = new URLSearchParams({ key: key.value, ...(caller.value ? { caller: caller.value } : {}) });
       /** @type {Assignment} */
-      const found = await api.get(endpoint.sticky ? `${path}?${query}` : path);
-      answer = found;
+      const explained = await api.get(endpoint.sticky ? `${path}?${query}` : path);
+      answer = explained;
       problem = "";
-      announce(found.why);
+      announce(explained.why);
     } catch (error) {
       answer = null;
       problem = error.message;
