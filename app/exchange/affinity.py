@@ -57,8 +57,8 @@ class Place:
         key = self._key(affinity)
         if not key:
             return NO_KEY
-        # A first turn has least to lose: elsewhere it finds the system prompt, too, sooner or later even where each
-        # caller has to bring its own.
+        # First turns lose least: any replica has the system prompt cached, sooner or later even where each caller has
+        # to bring its own.
         bound = affinity.bound if has_previous_turns(self._call.task, self._call.body) else affinity.bound / 2
         digest = _EMPTY.copy()  # half as long as a new one takes
         digest.update(key.encode("utf-8", "surrogatepass"))

@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  it is raised in the task that waits
             waiter.set_exception(error)
         else:
-            if unfinished is not None or self._chunks:  # the task takes the rest, after the others' turn
+            if unfinished is not None or self._chunks:  # the task takes the rest, once other tasks have run
                 waiter.set_result(unfinished)
 
     def connection_lost(self, error: Exception | None) -> None:
