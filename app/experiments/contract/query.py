@@ -1,4 +1,4 @@
-"""Reads the parameters of a question. All functions raise BadRequest with the parameter's name."""
+"""Reads the parameters of a query. All functions raise BadRequest with the parameter's name."""
 
 import json
 import math
@@ -26,7 +26,7 @@ class ManualDecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REASON)]
     by: str
     revision: int | None = None
-    """`Acting.revision` that the caller saw; None: any."""
+    """`AutomationStatus.revision` that the caller saw; None: any."""
     treatment: str | None = None
     """The treatment to `promote`."""
 
