@@ -200,14 +200,24 @@ def test_check_warns_of_a_shadow_that_answers_clients(tmp_path: Path, capsys: py
     assert capsys.readouterr().err.startswith(f"warning: {file}:13: {warning}")
 
 
+def app(name: str, deployment: str, route_prefix: str = "/", **fields: Any) -> dict[str, Any]:
+    """An application of a router alone."""
+    deployed = {"name": deployment, "num_replicas": 1, "ray_actor_options": {"num_cpus": 0.2}, **fields}
+    path = f"deployments.{name}:build"
+    return {"name": name, "route_prefix": route_prefix, "import_path": path, "args": {}, "deployments": [deployed]}
+
+
 def test_check_of_a_cluster_warns_of_a_ledger_on_a_nodes_own_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = {"endpoints": {"chat": {**ROUTER_PART["endpoints"]["chat"], "ledger": "always"}}}
-    spec = {
-        "serveConfigV2": yaml.safe_dump({**ROUTER_PART, **record, "http_options": {"host": "0.0.0.0"}}),
-        "rayClusterConfig": {"headGroupSpec": {"rayStartParams": {"num-cpus": "0"}}, "workerGroupSpecs": []},
-    }
+    chat = {**ROUTER_PART["endpoints"]["chat"], "ledger": "always"}
+    router = {**ROUTER_PART, "endpoints": {"chat": chat}, "access": {"allow_anonymous": True}}
+    apps = [app("router", "Router", user_config=router), app("experiments", "Experiments", "/deployments/experiments")]
+    served = {"http_options": {"host": "0.0.0.0"}, "applications": apps}
+    pod = {"containers": [{"name": "ray", "resources": {"limits": {"cpu": 4, "memory": "8Gi"}}}]}
+    group = {"groupName": "cpu", "replicas": 1, "rayStartParams": {"num-cpus": "4"}, "template": {"spec": pod}}
+    cluster = {"headGroupSpec": {"rayStartParams": {"num-cpus": "0"}}, "workerGroupSpecs": [group]}
+    spec = {"serveConfigV2": yaml.safe_dump(served), "rayClusterConfig": cluster}
     file = tmp_path / "rendered.yaml"
     file.write_text(yaml.safe_dump({"kind": "RayService", "spec": spec}))
     assert main(["check", str(file)]) == 0
