@@ -17,7 +17,7 @@ from app.experiments.storage.directory import history
 from app.experiments.storage.gaps import Gaps
 from app.experiments.storage.journal import read_entries
 from app.experiments.storage.store import LocalStore
-from app.experiments.storage.write_ahead import FOLDER, decoded, frames
+from app.experiments.storage.write_ahead import FOLDER, waiting
 from app.internal_api import LEDGER_VARIABLE
 from app.server.standalone import SEND_EVERY_S
 from deployments.cli.experiments_client import open_directory
@@ -80,9 +80,7 @@ def experiment(url: str) -> dict[str, Any]:
 
 def ahead(directory: Path) -> int:
     """The rows on disk that are in no segment yet."""
-    files = (directory / FOLDER).glob("*.batches")
-    left = [decoded(data) for file in files for data in frames(file.read_bytes())]
-    return sum(len(received.batch.rows) for received in left if received is not None)
+    return sum(len(left.batch.rows) for process in waiting(directory) for left in process.batches)
 
 
 def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twice(url: str, tmp_path: Path) -> None:

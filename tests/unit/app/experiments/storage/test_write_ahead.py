@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from app.config.experiments import LedgerSettings
 from app.experiments.controller import Controller
-from app.experiments.recorded import RecordedLedger
+from app.experiments.offline import RecordedLedger
 from app.experiments.storage import segments
 from app.experiments.storage.columns import Tables
 from app.experiments.storage.gaps import ACCEPTED
