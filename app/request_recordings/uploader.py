@@ -38,7 +38,7 @@ MOST_WAITING_BYTES = 16 * 1024 * 1024
 """The most bytes of compressed files that the controller does not have."""
 
 TIMEOUT_S = 10.0
-FLUSH_S = 5.0
+FLUSH_S = 15.0
 """The longest wait for the last file when the process ends."""
 
 _log = logging.getLogger("switchyard")

@@ -707,8 +707,8 @@ MISTAKES: list[tuple[str, str, str]] = [
         f"{BLUE}.import_path: expected MODULE:NAME, not deployments/llm.py:build; did you mean deployments.llm:build?",
     ),
     (
-        "num_replicas: 1                       # never",
-        "num_replicas: 2                       # never",
+        "num_replicas: 1                       # must",
+        "num_replicas: 2                       # must",
         "applications.experiments.deployments[0].num_replicas: the controller of experiments is one replica; set 1",
     ),
     (
