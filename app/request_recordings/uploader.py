@@ -38,8 +38,8 @@ MOST_WAITING_BYTES = 16 * 1024 * 1024
 """The most bytes of compressed files that the controller does not have."""
 
 TIMEOUT_S = 10.0
-FLUSH_S = 15.0
-"""The longest wait for the last file when the process ends."""
+FLUSH_S, AGAIN_S = 10.0, 0.5
+"""The longest wait for the last file when the process ends, and the pause between two attempts."""
 
 _log = logging.getLogger("switchyard")
 
@@ -72,12 +72,13 @@ class RecordingSender:
         *,
         every_s: float = EVERY_S,
         file_s: float = FILE_S,
+        flush_s: float = FLUSH_S,
         most_waiting_bytes: int = MOST_WAITING_BYTES,
         redact: Redact | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._recorder, self._send, self._observer = recorder, send, observer
-        self._every_s, self._file_s, self._clock = every_s, file_s, clock
+        self._every_s, self._file_s, self._flush_s, self._clock = every_s, file_s, flush_s, clock
         self._most_waiting_bytes = most_waiting_bytes
         self._redactor = Redactor()
         self._redact = redact or self._redactor.redacted
@@ -99,9 +100,12 @@ class RecordingSender:
         finally:
             stopping.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH_S):
+                async with asyncio.timeout(self._flush_s):
                     await task
                     await self.round(flush=True)
+                    while self._waiting:  # a controller that has just started may have no configuration yet
+                        await asyncio.sleep(AGAIN_S)
+                        await self.round(flush=True)
             self._lose_all()
             self._redactor.close()
 

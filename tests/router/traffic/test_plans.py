@@ -82,7 +82,7 @@ class PlanRig:
 
     def call(self, method: str, path: str, key: str = "boss", *, router: int = 0, **more: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.keys[key]}", **more.pop("headers", {})}
-        return httpx.request(method, self.urls[router] + path, headers=headers, **more)
+        return httpx.request(method, self.urls[router] + path, headers=headers, timeout=60, **more)
 
     def get(self, key: str = "boss", **more: Any) -> dict[str, Any]:
         answer = self.call("GET", TRAFFIC, key, **more)

@@ -39,6 +39,7 @@ class Rig:
             self.send,
             self,
             file_s=60,
+            flush_s=1.0,
             most_waiting_bytes=most_waiting_bytes,
             redact=redactor,
             clock=self.clock,
