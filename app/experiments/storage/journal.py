@@ -63,7 +63,7 @@ def entry_of(line: bytes) -> JournalEntry | None:
     return _opened(line, JournalEntry)
 
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 _SEAL = re.compile(rb'(.*),"crc32":"([0-9a-f]{8})"}', re.DOTALL)
 
 
@@ -73,7 +73,7 @@ def _sealed(value: msgspec.Struct) -> bytes:
     return b'%b,"crc32":"%08x"}' % (text[:-1], zlib.crc32(text))
 
 
-def _opened(text: bytes, kind: type[Value]) -> Value | None:
+def _opened(text: bytes, kind: type[_Value]) -> _Value | None:
     """The value; None if the text is not what was written. Earlier versions wrote no checksum."""
     seal = _SEAL.fullmatch(text)
     if seal is not None and zlib.crc32(seal[1] + b"}") != int(seal[2], 16):

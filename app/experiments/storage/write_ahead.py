@@ -229,8 +229,7 @@ class WriteAhead:
                 continue
             file = _LogFile(path, descriptor)
             self._files.append(file)
-            process = processes.setdefault(_process_of(path), Process(_process_of(path)))
-            for left in _add_batches(process, path):
+            for left in _add_batches(processes, path):
                 file.add(left.batch.router, left.batch.number, 0)
             file.size = os.fstat(descriptor).st_size
         try:
@@ -259,7 +258,7 @@ def waiting(directory: Path) -> list[Process]:
     processes: dict[str, Process] = {}
     for path in sorted((directory / FOLDER).glob(_FILES)):
         with suppress(FileNotFoundError):  # all of it has been stored
-            _add_batches(processes.setdefault(_process_of(path), Process(_process_of(path))), path)
+            _add_batches(processes, path)
     return list(processes.values())
 
 
@@ -270,9 +269,11 @@ def _process_of(path: Path) -> str:
     return path.name.rpartition("-")[0]
 
 
-def _add_batches(process: Process, path: Path) -> list[Left]:
-    """Reads one of its files. Returns what has been added. Raises OSError."""
-    data, began = path.read_bytes(), len(process.batches)
+def _add_batches(processes: dict[str, Process], path: Path) -> list[Left]:
+    """Reads a file of one of the processes, by name. Returns what has been added. Raises OSError."""
+    data, name = path.read_bytes(), _process_of(path)
+    process = processes.setdefault(name, Process(name))
+    began = len(process.batches)
     process.until = max(process.until, path.stat().st_mtime)
     for frame in frames(data):
         left = decoded(frame) if frame is not None else None
