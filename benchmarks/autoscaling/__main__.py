@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.autoscaling.simulation import TRACE, Outcome, read_trace, simulate
+from benchmarks.autoscaling.simulation import START_S, TRACE, Outcome, read_trace, simulate
 
 TARGETS = (16, 32, 48)
 OUR_TARGETS = (32, 48, 64)
+SOONER_S = 10.0
 DELAYS: Mapping[str, Any] = {
     "min_replicas": 1,
     "max_replicas": 8,
@@ -29,34 +30,41 @@ class Row(NamedTuple):
     """One line of the table."""
 
     policy: str
+    start_s: float
     target: int
     outcome: Outcome
 
 
 def rows(path: Path = TRACE) -> Iterator[Row]:
-    """Serve's policy, the same policy with the router's report of refused requests, and ours."""
+    """Serve's policy, the same policy with the router's report of refused requests, and ours; then ours with replicas
+    that start sooner, and with waiting requests that move to them."""
     trace = read_trace(path)
     for target in TARGETS:
         settings = {**DELAYS, "target_ongoing_requests": target}
-        yield Row("Serve's", target, simulate(trace, settings, reports_queue=False))
+        yield Row("Serve's", START_S, target, simulate(trace, settings, reports_queue=False))
     for target in TARGETS:
         settings = {**DELAYS, "target_ongoing_requests": target}
-        yield Row("Serve's, with the router's queue", target, simulate(trace, settings, reports_queue=True))
+        yield Row("Serve's, with the router's queue", START_S, target, simulate(trace, settings, reports_queue=True))
     for target in OUR_TARGETS:
         settings = {**DELAYS, "target_ongoing_requests": target, "policy": POLICY}
-        yield Row("`replicas_needed`", target, simulate(trace, settings, reports_queue=True))
+        for start_s in (START_S, SOONER_S):
+            outcome = simulate(trace, settings, reports_queue=True, start_s=start_s)
+            yield Row("`replicas_needed`", start_s, target, outcome)
+            outcome = simulate(trace, settings, reports_queue=True, start_s=start_s, moves=True)
+            yield Row("`replicas_needed`, with moves", start_s, target, outcome)
 
 
 def main(path: Path = TRACE) -> None:
     """Prints the table."""
     warnings.simplefilter("ignore")  # Ray's warning: `metrics_interval_s` is deprecated, but works
-    print("| policy | target | GPU-seconds | late first tokens | refusals | most replicas |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| policy | start | target | GPU-seconds | late first tokens | refusals | most replicas |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for row in rows(path):
         outcome = row.outcome
         late = f"{outcome.late:,} ({outcome.late / outcome.requests:.0%})"
         print(
-            f"| {row.policy} | {row.target} | {outcome.gpu_s:,.0f} | {late} | {outcome.refused:,} | {outcome.most} |",
+            f"| {row.policy} | {row.start_s:.0f} s | {row.target} | {outcome.gpu_s:,.0f} | {late} "
+            f"| {outcome.refused:,} | {outcome.most} |",
             flush=True,
         )
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 STEP_S = 0.1
-COLD_START_S = 60.0
-"""From the decision to the first request, with a running node, a present image and weights on its disk."""
 
 SLOTS = 64
 """`max_num_seqs`."""
@@ -41,10 +39,12 @@ class Request:
 
 @dataclass(eq=False)
 class Replica:
-    """One replica; `name` is its id in Serve. It counts as a GPU from `started_at` until it is removed."""
+    """One replica; `name` is its id in Serve. It counts as a GPU from `started_at` until it is removed, and takes
+    requests from `ready_at` on."""
 
     name: str
     started_at: float
+    ready_at: float
     running: list[Request] = field(default_factory=list)
     waiting: deque[Request] = field(default_factory=deque)
     held: deque[Request] = field(default_factory=deque)
@@ -55,12 +55,17 @@ class Replica:
     finished: int = 0
 
     def is_ready(self, now: float) -> bool:
-        return now >= self.started_at + COLD_START_S
+        return now >= self.ready_at
 
     @property
     def ongoing(self) -> int:
         """Requests as Serve counts them: running or waiting in vLLM."""
         return len(self.running) + len(self.waiting)
+
+    @property
+    def connections(self) -> int:
+        """All of its requests."""
+        return self.ongoing + len(self.held)
 
     @property
     def is_empty(self) -> bool:
@@ -80,6 +85,10 @@ class Replica:
         else:
             return False
         return True
+
+    def give_up(self) -> Request:
+        """Gives the request away that came last of those that wait."""
+        return (self.held or self.waiting).pop()
 
     def step(self, now: float) -> list[Request]:
         """Works for one step; returns the finished requests."""
@@ -126,4 +135,4 @@ class Replica:
 
 def least_loaded(replicas: Iterable[Replica]) -> Replica | None:
     """HAProxy's choice: the fewest connections."""
-    return min(replicas, key=lambda replica: replica.ongoing + len(replica.held), default=None)
+    return min(replicas, key=lambda replica: replica.connections, default=None)

@@ -17,6 +17,9 @@ RETRIES_AFTER_S = (1.0, 2.0)
 """Clients retry a 503 twice, as the SDKs do."""
 
 DECIDE_EVERY_S = 0.5
+START_S = 60.0
+"""From the decision to a replica's first request, with a running node, a present image and weights on its disk."""
+
 TRACE = Path(__file__).with_name("bursts.csv")
 
 
@@ -36,10 +39,22 @@ def read_trace(path: Path = TRACE) -> list[tuple[float, int, int]]:
         return [(float(row["at_s"]), int(row["prompt"]), int(row["output"])) for row in csv.DictReader(file)]
 
 
-def simulate(trace: Sequence[tuple[float, int, int]], settings: Mapping[str, Any], *, reports_queue: bool) -> Outcome:
-    """`settings`: the deployment's `autoscaling_config`. `reports_queue`: the router reports refused requests."""
+def simulate(
+    trace: Sequence[tuple[float, int, int]],
+    settings: Mapping[str, Any],
+    *,
+    reports_queue: bool,
+    start_s: float = START_S,
+    moves: bool = False,
+) -> Outcome:
+    """`settings`: the deployment's `autoscaling_config`. `reports_queue`: the router reports refused requests.
+    `start_s`: a replica's start. `moves`: requests that wait at other replicas move to a new one."""
     with simulated_time() as clock:
-        return _Run(trace, Autoscaler(settings, clock), clock, int(settings["min_replicas"]), reports_queue).run()
+        autoscaler, replicas = Autoscaler(settings, clock), int(settings["min_replicas"])
+        run = _Run(
+            trace, autoscaler, clock, replicas=replicas, reports_queue=reports_queue, start_s=start_s, moves=moves
+        )
+        return run.run()
 
 
 class _Run:
@@ -48,15 +63,19 @@ class _Run:
         trace: Sequence[tuple[float, int, int]],
         autoscaler: Autoscaler,
         clock: Clock,
+        *,
         replicas: int,
         reports_queue: bool,
+        start_s: float,
+        moves: bool,
     ) -> None:
         self._requests = [Request(*row) for row in trace]
         self._arrivals = [(request.at, number, request) for number, request in enumerate(self._requests)]
         heapq.heapify(self._arrivals)
         self._autoscaler, self._clock, self._reports_queue = autoscaler, clock, reports_queue
         self._unserved = UnmetDemand(lambda: clock.now)
-        self._replicas = [Replica(f"r{number}", -1e9) for number in range(replicas)]
+        self._start_s, self._moves = start_s, moves
+        self._replicas = [Replica(f"r{number}", -1e9, -1e9) for number in range(replicas)]
         self._started = self._target = replicas
         self._refused = self._steps = 0
         self._seen: dict[str, tuple[float, int, float, int, float]] = {}
@@ -65,6 +84,7 @@ class _Run:
         gpu_s, most, end_s = 0.0, 0, self._requests[-1].at + 300.0
         while (now := self._steps * STEP_S) < end_s:
             self._clock.now = EPOCH + now
+            self._move(now)
             self._arrive(now)
             for replica in self._replicas:
                 if replica.is_ready(now):
@@ -84,6 +104,17 @@ class _Run:
 
     def _every(self, seconds: float) -> bool:
         return self._steps % round(seconds / STEP_S) == 0
+
+    def _move(self, now: float) -> None:
+        ready = [replica for replica in self._replicas if replica.is_ready(now) and not replica.draining]
+        new = [replica for replica in ready if self._moves and replica.ready_at > now - STEP_S]
+        while new:
+            least = min(new, key=lambda replica: replica.connections)
+            crowded = [replica for replica in ready if replica.waiting or replica.held]
+            most = max(crowded, key=lambda replica: replica.connections, default=None)
+            if most is None or most.connections <= least.connections + 1:
+                return
+            least.offer(most.give_up(), now)
 
     def _arrive(self, now: float) -> None:
         while self._arrivals and self._arrivals[0][0] <= now:
@@ -125,7 +156,7 @@ class _Run:
         running = [replica.name for replica in active if replica.is_ready(now)]
         self._target = self._autoscaler.decide(running, self._target)
         for _ in range(self._target - len(active)):
-            self._replicas.append(Replica(f"r{self._started}", now))
+            self._replicas.append(Replica(f"r{self._started}", now, now + self._start_s))
             self._started += 1
         # Serve stops those that are not running yet first, then the newest.
         surplus = sorted(active, key=lambda replica: (replica.is_ready(now), -replica.started_at))[
