@@ -455,17 +455,19 @@ async def test_a_paused_experiment_is_resumed(compared: Compared, open_page: Ope
     assert [decision["action"] for decision in compared.controller.decisions] == ["resume"]
 
 
-async def test_the_traffic_page_says_that_an_experiment_is_paused_and_why(
-    compared: Compared, open_page: OpenPage
+@pytest.mark.parametrize(
+    ("state", "cause", "icon"),
+    [("paused", "alarm", "✕"), ("paused", "", "!"), ("stopped", "harm", "✕"), ("stopped", "", "•")],
+)
+async def test_the_traffic_page_says_what_has_become_of_an_experiment(
+    compared: Compared, open_page: OpenPage, state: str, cause: str, icon: str
 ) -> None:
-    """It compares nothing then, and may have moved the traffic."""
+    """It compares nothing then, and may have moved the traffic. A pause waits for somebody, a stop does not."""
     page = await opened(open_page, compared, "/ui#/traffic")
     experiment = page.locator("section.endpoint p").filter(has_text="green-float32")
     await expect(experiment).to_contain_text("compares these deployments")
-    compared.act(state="paused", cause="alarm", text="smollm2-green exceeds the guardrail truncated.")
-    await expect(experiment).to_have_text(
-        "✕The experiment green-float32 is paused: smollm2-green exceeds the guardrail truncated."
-    )
+    compared.act(state=state, cause=cause, text="Somebody looked at it.")
+    await expect(experiment).to_have_text(f"{icon}The experiment green-float32 is {state}: Somebody looked at it.")
 
 
 async def test_a_stopped_experiment_has_no_buttons(compared: Compared, open_page: OpenPage) -> None:

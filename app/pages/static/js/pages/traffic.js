@@ -350,12 +350,23 @@ function experimentOf(name, summary) {
     return h(
       "p",
       {},
-      mark(acting.cause === "alarm" || acting.cause === "harm" ? "bad" : "warn", "The experiment "),
+      mark(standing(acting), "The experiment "),
       link,
       ` is ${acting.state}${acting.text ? `: ${acting.text}` : ""}`,
     );
   const alarms = summary?.alarms ? `, with ${count(summary.alarms, "alarm", "alarms")}` : "";
   return h("p", {}, mark(alarms ? "warn" : "info", "The experiment "), link, ` compares these deployments${alarms}.`);
+}
+
+/**
+ * One that is paused waits for somebody, one that was stopped without harm does not.
+ *
+ * @param {NonNullable<Summary["acting"]>} acting
+ * @returns {Mark}
+ */
+function standing({ cause, state }) {
+  if (cause === "alarm" || cause === "harm") return "bad";
+  return state === "paused" ? "warn" : "info";
 }
 
 const TOLD = 1; // outages of a deployment that the headline tells one by one

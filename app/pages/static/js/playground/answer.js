@@ -107,6 +107,11 @@ export class Answer {
     return this.usage?.completion_tokens ?? this.#parts;
   }
 
+  /** A piece may be of several tokens. */
+  get tokensInWords() {
+    return this.usage || !this.#parts ? String(this.tokens) : `about ${this.tokens}`;
+  }
+
   /** Milliseconds to the first token; null before it. */
   get firstTokenMs() {
     return this.#firstAt === null ? null : this.#headMs + this.#firstAt - this.#begunAt;

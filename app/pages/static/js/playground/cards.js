@@ -344,7 +344,7 @@ export class TextCard extends AnyCard {
       ["First token", elapsed(answer?.firstTokenMs ?? null)],
       ["Tokens/s", speed === null ? "–" : speed.toFixed(speed < 10 ? 1 : 0)],
       ["Longest pause", elapsed(answer?.longestPauseMs ?? null)],
-      ["Tokens", answer ? String(answer.tokens) : "–"],
+      ["Tokens", answer?.tokensInWords ?? "–"],
       ["Prompt", answer?.usage ? String(answer.usage.prompt_tokens) : "–"],
     );
   }
@@ -380,7 +380,8 @@ export class TextCard extends AnyCard {
     }
     const how = answer.finish ?? "";
     const finish = FINISHES[how] ?? how;
-    const words = `${this.name}: ${finish}, ${answer.tokens} tokens, the first after ${elapsed(answer.firstTokenMs)}.`;
+    const tokens = answer.tokensInWords;
+    const words = `${this.name}: ${finish}, ${tokens} tokens, the first after ${elapsed(answer.firstTokenMs)}.`;
     this.done(finish, ["stop", "tool_calls"].includes(how) ? "good" : "warn", words);
   }
 
