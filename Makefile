@@ -204,8 +204,8 @@ bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.friendli
 
-peers: $(PEERS)/.ready  ## the router against vllm-router and LiteLLM, on one engine; QUICK=1 takes five minutes
-	@$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick)
+peers: $(PEERS)/.ready  ## the router, and what is served, beside vllm-router and LiteLLM; QUICK=1: three rounds; ONLY=chat, embeddings, served
+	@$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 # Tools of a release, in an environment that exists only while they run. cpu.lock has the tests' packages, too.
 RELEASE = $(BIN)/uv run --quiet --isolated --no-project --with-requirements requirements/release.lock

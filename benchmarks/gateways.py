@@ -6,10 +6,12 @@ that they run with their defaults: Switchyard's router counts tokens and keeps m
 """
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ import yaml
 
 from benchmarks import programs, serving
 from benchmarks.load import HOST, post
+from deployments.local import processes
 from deployments.local.environment import DEFAULTS
 from deployments.weights.cache import default_cache, prepare, prepare_tiny
 
 ENGINE, SWITCHYARD = "vLLM directly", "Switchyard's router"
 VLLM_ROUTER, LITELLM = "vllm-router", "LiteLLM proxy"
 FLOOR = "canned chunks"
+SERVED, SERVED_BY_THREE = "Switchyard, as served", "Switchyard, as served, three routers"
 PEERS = (VLLM_ROUTER, LITELLM)
 
 MODEL = "bench"
@@ -48,6 +52,8 @@ class Workload:
     weights: Callable[[], Path]
     options: Sequence[str]
     """vLLM's."""
+    ours: str = SWITCHYARD
+    """The path that is compared with the peers'."""
 
     def request(self) -> bytes:
         """The HTTP request."""
@@ -79,6 +85,34 @@ EMBEDDINGS = Workload(
     weights=lambda: prepare("all-MiniLM-L6-v2", default_cache()),
     options=("--load-format=dummy", '--hf-overrides={"num_hidden_layers": 1}', "--max-num-seqs=64"),
 )
+MOST_SEQUENCES = 160
+
+
+def served_chat(kilobytes: int, tokens: int, requests: Mapping[int, int]) -> Workload:
+    """A chat with a prompt of so many kB. The engine reads all of it and computes its last tokens: what is compared is
+    the way to the engine."""
+    prompt = ("Tell me a story. " * (kilobytes * 1000 // 17 + 1))[: kilobytes * 1000]
+    return Workload(
+        name=f"{kilobytes} kB, {tokens} tokens",
+        unit="tokens",
+        units=tokens,
+        task="chat",
+        path="/v1/chat/completions",
+        body={**serving.asking(MODEL, tokens, prompt), "truncate_prompt_tokens": 16},
+        end=b"[DONE]",
+        requests=requests,
+        weights=CHAT.weights,
+        options=("--dtype=bfloat16", "--max-model-len=2048", f"--max-num-seqs={MOST_SEQUENCES}"),
+        ours=SERVED,
+    )
+
+
+SERVED_CHATS = (
+    served_chat(2, 64, {1: 8, 20: 60, 150: 300}),
+    served_chat(2, 512, {1: 2, 20: 20, 150: 150}),
+    served_chat(220, 64, {1: 8, 20: 60, 150: 300}),
+    served_chat(220, 512, {1: 2, 20: 20, 150: 150}),
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +122,7 @@ class Way:
     name: str
     port: int
     pids: Callable[[], Sequence[int]] = field(default=lambda: ())
-    """The gateway's processes."""
+    """The gateway's processes; of what is served, the engine's, too."""
 
 
 @contextmanager
@@ -160,6 +194,22 @@ def litellm_proxy(url: str) -> dict[str, Any]:
     """LiteLLM's configuration."""
     parameters = {"model": f"hosted_vllm/{MODEL}", "api_base": f"{url}/v1", "api_key": "none"}
     return {"model_list": [{"model_name": MODEL, "litellm_params": parameters}]}
+
+
+@contextmanager
+def clusters(workload: Workload, folder: Path) -> Iterator[list[Way]]:
+    """What `make serve` runs, each with an engine of its own: HAProxy, one or three routers, a replica."""
+    llm_config = serving.engine(workload.weights().absolute(), MOST_SEQUENCES)
+    with ExitStack() as running:
+        ways = []
+        for name, routers in ((SERVED, 1), (SERVED_BY_THREE, 3)):
+            applications = serving.served(llm_config, MODEL, routers)
+            [port] = programs.free_ports(1)
+            run = running.enter_context(
+                serving.ours({"applications": applications}, secrets.token_urlsafe(16), folder / name, port)
+            )
+            ways.append(Way(name, port, partial(processes.processes_of, run.run_id)))
+        yield ways
 
 
 @contextmanager

@@ -7,13 +7,17 @@ turn.
     LiteLLM proxy           in Python
     canned chunks           no gateway and no engine: what the load generator itself takes
 
-A round measures each way at 1, 16 and 64 requests at once; rounds follow one another, each in another order. The
-gateways that are not asked are frozen (SIGSTOP). First streamed chats, then, with another engine, embeddings. Both
+A round measures each way at 1, 16 and 64 requests at once; rounds follow one another, each in the other order. The
+gateways that are not asked are frozen (SIGSTOP). First streamed chats, then, with another engine, embeddings. All
 models have one random layer, so that what is measured is the serving path. The peers live in a virtual environment of
 their own, made from requirements/peers.lock.
 
+Then what `make serve` runs, with an engine of its own, beside those peers in front of vLLM's own server: prompts of 2
+and 220 kB, 1, 20 and 150 at once. There the CPU time of every process counts, engines and HAProxy included.
+
     make peers              prints the tables, writes benchmarks/results/peers-<date>.json
-    make peers QUICK=1      three rounds instead of seven: five minutes
+    make peers QUICK=1      three rounds instead of seven
+    make peers ONLY=served  what is served alone; `chat` and `embeddings` likewise
 
 Read the ratios, which are taken round by round: everything shares the machine's cores, with the engine and with the
 load generator, so that what a gateway takes is lost to the engine.
@@ -30,7 +34,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import uvloop
 
@@ -41,10 +44,13 @@ from benchmarks.gateways import (
     ENGINE,
     FLOOR,
     PEERS,
-    SWITCHYARD,
+    SERVED,
+    SERVED_BY_THREE,
+    SERVED_CHATS,
     Way,
     Workload,
     canned,
+    clusters,
     engine,
     gateways,
 )
@@ -77,6 +83,11 @@ class Turn:
     waiting_threads: float
     """Of both: those that waited for a core, on average."""
 
+    @property
+    def cpu_s(self) -> float:
+        """Of gateway and engine."""
+        return self.gateway_cpu_s + self.engine_cpu_s
+
 
 Found = Mapping[str, Mapping[int, Sequence[Turn]]]
 """Turns by path and number of requests at once, in the order of the rounds."""
@@ -105,12 +116,14 @@ class Row:
 
 @dataclass
 class Comparison:
-    """Switchyard's router compared with another path: medians of the rounds' ratios and differences."""
+    """Switchyard compared with another path: medians of the rounds' ratios and differences."""
 
     ratio: float
     """The ratio of units per second; above 1 if Switchyard delivers more."""
     later_ms: float
     """By how much its first token, or its answer, comes later; below 0 if it comes earlier."""
+    cpu: float
+    """The ratio of the CPU time of gateway and engine."""
 
 
 async def turn(workload: Workload, way: Way, upstream: Way, *, streams: int, requests: int) -> Turn:
@@ -150,9 +163,8 @@ async def turn(workload: Workload, way: Way, upstream: Way, *, streams: int, req
 async def measure(workload: Workload, ways: Sequence[Way], upstream: Way, rounds: int) -> Found:
     """The turns of all paths. `upstream`, the engine, always runs; of the gateways only the one under test."""
     found: dict[str, dict[int, list[Turn]]] = {way.name: {n: [] for n in workload.requests} for way in ways}
-    order = Random(0)
     for number in range(-1, rounds):  # the first one warms up
-        for way in order.sample(ways, len(ways)):
+        for way in ways if number % 2 else ways[::-1]:
             asleep = [other for other in ways if other not in (way, upstream)]
             with programs.frozen([pid for other in asleep for pid in other.pids()]):
                 await asyncio.sleep(SETTLE_S)
@@ -204,6 +216,7 @@ def comparison(mine: Sequence[Turn], theirs: Sequence[Turn]) -> Comparison:
     return Comparison(
         ratio=statistics.median(m.per_s / t.per_s for m, t in pairs),
         later_ms=statistics.median(statistics.median(m.first_ms) - statistics.median(t.first_ms) for m, t in pairs),
+        cpu=statistics.median(m.cpu_s / t.cpu_s for m, t in pairs),
     )
 
 
@@ -214,13 +227,14 @@ def tables(workload: Workload, found: Found) -> Iterator[str]:
         between = " between tokens p50 / p99 / longest |" if workload.units > 1 else ""
         yield (
             f"| {workload.name}, {streams} at once | {workload.unit}/s | of vLLM's | {first} p50 / p99 |{between}"
-            f" CPU-s per 1,000: gateway | engine | generator |"
+            f" CPU-s per 1,000: gateway | engine | both | generator |"
         )
-        yield "| --- |" + " --- |" * (7 if between else 6)
+        yield "| --- |" + " --- |" * (8 if between else 7)
         for name, by_streams in found.items():
             row, share = summary(by_streams[streams]), comparison(by_streams[streams], found[ENGINE][streams]).ratio
+            is_whole = name in (SERVED, SERVED_BY_THREE)
             cells = [
-                f"**{name}**" if name == SWITCHYARD else name,
+                f"**{name}**" if name == workload.ours else name,
                 f"{row.per_s:,.0f}",
                 "" if name in (ENGINE, FLOOR) else f"{share:.2f}",
                 f"{row.first_p50_ms:.1f} / {row.first_p99_ms:.1f} ms",
@@ -229,18 +243,20 @@ def tables(workload: Workload, found: Found) -> Iterator[str]:
                     if row.between_p50_ms is not None
                     else []
                 ),
-                "" if name in (ENGINE, FLOOR) else f"{row.gateway_cpu_s:.3f}",
-                "" if name == FLOOR else f"{row.engine_cpu_s:.3f}",
+                "" if is_whole or name in (ENGINE, FLOOR) else f"{row.gateway_cpu_s:.3f}",
+                "" if is_whole or name == FLOOR else f"{row.engine_cpu_s:.3f}",
+                "" if name == FLOOR else f"{row.gateway_cpu_s + row.engine_cpu_s:.3f}",
                 f"{row.generator_cpu_s:.3f}{f' ({row.failed} failed)' if row.failed else ''}",
             ]
             yield f"| {' | '.join(cells)} |"
         yield ""
-    yield f"| Switchyard's router compared with | at once | {workload.unit}/s | {first} | |"
-    yield "| --- | --- | --- | --- | --- |"
+    yield f"| {workload.ours} compared with | at once | {workload.unit}/s | {first} | CPU time | |"
+    yield "| --- | --- | --- | --- | --- | --- |"
     for peer in PEERS:
         for streams in workload.requests:
-            compared = comparison(found[SWITCHYARD][streams], found[peer][streams])
-            yield f"| {peer} | {streams} | {compared.ratio:.2f} | {compared.later_ms:+.1f} ms | {_standing(compared)} |"
+            compared = comparison(found[workload.ours][streams], found[peer][streams])
+            cells = [peer, str(streams), f"{compared.ratio:.2f}", f"{compared.later_ms:+.1f} ms"]
+            yield f"| {' | '.join(cells)} | {compared.cpu:.2f} | {_standing(compared)} |"
     yield ""
 
 
@@ -249,38 +265,44 @@ def _standing(compared: Comparison) -> str:
     return f"behind {' and '.join(behind)}" if behind else "ahead"
 
 
-def run(workload: Workload, peers: Path, rounds: int) -> Found:
-    """Starts the engine and the gateways, and measures."""
+def run(workloads: Sequence[Workload], peers: Path, rounds: int) -> Mapping[str, Found]:
+    """Starts the engine and the gateways, and measures workloads that have these in common. The results by workload."""
     folder = ROOT / ".run" / "bench-peers"  # keeps the programs' logs
+    [first, *_] = workloads
     with ExitStack() as running:
         try:
             running.enter_context(processes.exclusive(folder))
         except processes.AlreadyRunning:
             raise SystemExit(f"another run of this benchmark uses {folder}") from None
-        upstream = running.enter_context(engine(workload, folder))
-        ways = [upstream, *running.enter_context(gateways(workload, upstream, peers, folder))]
-        if workload is CHAT:
+        upstream = running.enter_context(engine(first, folder))
+        ways = [upstream, *running.enter_context(gateways(first, upstream, peers, folder))]
+        if first is CHAT:
             ways.append(running.enter_context(canned(folder)))
-        found: Found = uvloop.run(measure(workload, ways, upstream, rounds))
-        return found
+        if first.ours == SERVED:
+            ways += running.enter_context(clusters(first, folder))
+        return {workload.name: uvloop.run(measure(workload, ways, upstream, rounds)) for workload in workloads}
 
 
 def main() -> int:
     """The command line; returns the exit status."""
+    kinds = {"chat": [CHAT], "embeddings": [EMBEDDINGS], "served": SERVED_CHATS}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
     parser.add_argument("--quick", action="store_true", help="three rounds")
     parser.add_argument("--rounds", type=int, help="default: 7")
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers" / "bin", help="where the peers' programs are")
-    parser.add_argument("--only", choices=[CHAT.task, EMBEDDINGS.task])
+    parser.add_argument("--only", choices=kinds)
     arguments = parser.parse_args()
     rounds = arguments.rounds or (3 if arguments.quick else 7)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all programs end with this process
-    report = {}
-    for workload in (CHAT, EMBEDDINGS):
-        if arguments.only in (None, workload.task):
-            found = run(workload, arguments.peers, rounds)
-            print("\n".join(tables(workload, found)), flush=True)
-            report[workload.name] = {name: {n: recorded(them) for n, them in by.items()} for name, by in found.items()}
+    report: dict[str, dict[str, dict[int, dict[str, object]]]] = {}
+    for kind, workloads in kinds.items():
+        if arguments.only in (None, kind):
+            results = run(workloads, arguments.peers, rounds)
+            for workload in workloads:
+                found = results[workload.name]
+                print("\n".join(tables(workload, found)), flush=True)
+                turns = {name: {n: recorded(them) for n, them in by.items()} for name, by in found.items()}
+                report[workload.name] = turns
     write_report("peers-", workloads=report)
     return 0
 

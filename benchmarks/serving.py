@@ -101,7 +101,7 @@ class Round:
     """Of that cluster: those that waited for a core, on average."""
 
 
-def engine(weights: Path) -> dict[str, Any]:
+def engine(weights: Path, max_num_seqs: int = 32) -> dict[str, Any]:
     """The LLMConfig of every path's engine."""
     return {
         "model_loading_config": {"model_id": MODEL, "model_source": str(weights)},
@@ -109,7 +109,7 @@ def engine(weights: Path) -> dict[str, Any]:
         "engine_kwargs": {
             "dtype": "bfloat16",
             "max_model_len": 2048,
-            "max_num_seqs": 32,
+            "max_num_seqs": max_num_seqs,
             "enforce_eager": True,
         },
         # One thread: a layer 64 wide has no work for more, and idle OpenMP threads spin on the cores under test. Ours
@@ -134,38 +134,42 @@ def ingress(prefix: str, llm_config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def configuration(llm_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The applications of our cluster: one engine for (a) and (b) with the router, and one for (d)."""
+def served(llm_config: Mapping[str, Any], endpoint: str, routers: int = 1) -> list[dict[str, Any]]:
+    """The applications of an endpoint of one engine."""
     user_config = {
-        "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
+        "endpoints": {endpoint: {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
         "deployments": {"tiny": {"app": "tiny", "model": MODEL}},
     }
+    return [
+        {
+            "name": "router",
+            "route_prefix": "/",
+            "import_path": "deployments.router:build",
+            "deployments": [{"name": "Router", "num_replicas": routers, "user_config": user_config}],
+        },
+        {
+            "name": "tiny",
+            "route_prefix": "/deployments/tiny",
+            "import_path": "deployments.llm:build",
+            "args": {"llm_config": dict(llm_config)},
+        },
+    ]
+
+
+def configuration(llm_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The applications of our cluster: one engine for (a) and (b) with the router, and one for (d)."""
     return {
-        "applications": [
-            {
-                "name": "router",
-                "route_prefix": "/",
-                "import_path": "deployments.router:build",
-                "deployments": [{"name": "Router", "user_config": user_config}],
-            },
-            {
-                "name": "tiny",
-                "route_prefix": "/deployments/tiny",
-                "import_path": "deployments.llm:build",
-                "args": {"llm_config": dict(llm_config)},
-            },
-            ingress("/tuned", {**llm_config, "log_engine_metrics": False}),
-        ]
+        "applications": [*served(llm_config, "chat"), ingress("/tuned", {**llm_config, "log_engine_metrics": False})]
     }
 
 
 @contextmanager
-def ours(served: Mapping[str, Any], key: str, directory: Path) -> Iterator[processes.Run]:
+def ours(served: Mapping[str, Any], key: str, directory: Path, port: int = PORT) -> Iterator[processes.Run]:
     """Starts a cluster that serves `served` as `make serve` would; yields its run once it is ready."""
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "bench.yaml"
     config.write_text(yaml.safe_dump(dict(served)))
-    command = [sys.executable, "-m", "deployments", "serve", str(config), "--port", str(PORT)]
+    command = [sys.executable, "-m", "deployments", "serve", str(config), "--port", str(port)]
     environment = {**os.environ, INTERNAL_KEY_VARIABLE: key, processes.RUN_DIRECTORY: str(directory)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
@@ -181,11 +185,11 @@ def ours(served: Mapping[str, Any], key: str, directory: Path) -> Iterator[proce
         processes.stop(directory)
 
 
-def asking(model: str, tokens: int) -> dict[str, Any]:
+def asking(model: str, tokens: int, prompt: str = "Tell me a story.") -> dict[str, Any]:
     """The body of a request for one streamed answer of `tokens` tokens."""
     return {
         "model": model,
-        "messages": [{"role": "user", "content": "Tell me a story."}],
+        "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
         "temperature": 0,  # sampling from 49,152 tokens would cost more than the model
         "ignore_eos": True,
