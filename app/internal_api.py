@@ -79,7 +79,7 @@ whether two streams have lost the same engine."""
 HEAD_FIRST_HEADER = "x-switchyard-head-first"
 """On a router's request for a whole answer: the replica sends the head at once, with this header, and what it would
 have sent begins the body, as a line: `400 application/json`. The router knows then which engine works on the request,
-and the ingress sends it to no other."""
+and sends it to no other."""
 
 INTERNAL_KEY_HEADER = "x-switchyard-key"
 """The header in which the router sends an internal key; a model application and the controller reject requests without
@@ -111,15 +111,6 @@ and while an application is deployed or deleted."""
 NO_SERVER_HEADER = "x-switchyard-no-server"
 """On the ingress's own errors: its 503 for an application without a replica, and its 502 for a replica that has closed
 the connection without an answer. A replica that is busy answers without it."""
-
-NO_WAIT_HEADER = "x-switchyard-no-wait"
-"""On a router's request that another deployment takes if no replica of this one is up: without it, the request waits
-until Serve has started one."""
-
-AFFINITY_HEADER = "x-switchyard-affinity"
-"""A request's key, for which the ingress has an order of the replicas: 16 hexadecimal digits, a space, and the margin
-by which the replica's requests may exceed the mean, in square roots of the mean. `deployments/affinity.lua` reads it.
-"""
 
 PACKAGE_PREFIX = "package:"
 """A `model_source` with this prefix is prepared from an installed package, on the node that needs it."""

@@ -36,7 +36,8 @@ class ServeControl:
     """The control plane of a router replica: `deployment` of `application`."""
 
     def __init__(self, application: str, deployment: str) -> None:
-        self._controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        self.controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        """Serve's controller."""
         self._application = application
         self._read, self._replace = _controller_functions(DeploymentID(name=deployment, app_name=application))
 
@@ -78,7 +79,7 @@ class ServeControl:
         """The result of `function(controller, *arguments)`, run on the controller's event loop."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await self._controller.__ray_call__.remote(on_event_loop(function), *arguments)
+                return await self.controller.__ray_call__.remote(on_event_loop(function), *arguments)
         except RayError as error:
             raise Unavailable("The Serve controller is not available", retry_after=1) from error
 

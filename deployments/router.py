@@ -10,6 +10,7 @@ configuration without authentication, unless the environment states that Serve l
 
 import logging
 import os
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -28,11 +29,13 @@ from app.server.application import Router
 from app.server.fleet import PreparedMetrics
 from app.server.http_protocol import PROTOCOL
 from app.telemetry.logs import event, log_to_stderr
+from app.upstream.balancer import Balancer
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
 from deployments.control_plane import ServeControl
 from deployments.draining import GRACE_S
 from deployments.fleet import ServeFleet
+from deployments.replicas import watch
 
 _log = logging.getLogger("switchyard")
 
@@ -68,6 +71,8 @@ class RouterDeployment:
             environment,
             control=control,
             fleet=ServeFleet(control.call, RAY_SERVE_HAPROXY_METRICS_PORT if RAY_SERVE_ENABLE_HA_PROXY else None),
+            # Without HAProxy, replicas have no ports.
+            balancer=Balancer(partial(watch, control.controller) if RAY_SERVE_ENABLE_HA_PROXY else None),
             controller=controller,
             recordings=controller,
             exports=controller,

@@ -27,15 +27,14 @@ class Affinity(Section):
         description="`prefix`: the request's `prompt_cache_key`; without one, the sticky key of an endpoint that is "
         "sticky by something else than `api_key`, or else the beginning of the conversation (system prompt, tools, "
         "first user message; the first KiB of a completion's prompt). `session`: the sticky key, else the header "
-        "x-session-id. `none`: the replica with the fewest requests.",
+        "x-session-id. `none`: the replica with the least work.",
     )
     bound: float = Field(
         default=2.0,
         ge=0,
         le=16,
-        description="How many requests more than the mean of all replicas the conversation's replica may have, in "
-        "square roots of that mean; half of it for a first turn. Beyond it the conversation's next replica takes the "
-        "request.",
+        description="How far above the mean of all replicas the work of the conversation's replica may lie, in square "
+        "roots of that mean; half of it for a first turn. Beyond it the conversation's next replica takes the request.",
     )
 
 

@@ -1,23 +1,31 @@
 """The key that brings the turns of a conversation to the same replica of a deployment.
 
 The router keeps no table: the key is a hash of the request's own content, so that every router computes the same one.
-The ingress orders the replicas by each key: `deployments/affinity.lua`, by the rules `deployments.haproxy.AFFINITY`. A
-*sticky* key's deployment is `app.routing.traffic.rendezvous`; a unit's hash is in `app.exposures.identity`.
+`app.upstream.balancer` orders the replicas by each key. A *sticky* key's deployment is
+`app.routing.traffic.rendezvous`; a unit's hash is in `app.exposures.identity`.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.config.endpoints import Affinity
 from app.dialects.base import Call
+from app.engine.output import max_tokens
 from app.exchange.snapshot import Snapshot
-from app.exposures.identity import CONVERSATIONS, SESSION_HEADER, has_previous_turns, own_key, stable_prefix
-from app.internal_api import AFFINITY_HEADER
+from app.exposures.identity import (
+    CONVERSATIONS,
+    SESSION_HEADER,
+    has_previous_turns,
+    new_items,
+    own_key,
+    stable_prefix,
+)
+from app.limits.limiter import estimate
 from app.routing.traffic import Assignment
+from app.upstream.balancer import Placement
 from app.upstream.target import Target
 
-NO_KEY: Mapping[str, str] = {}
 _EMPTY = hashlib.blake2b(digest_size=8)
 
 _FIRST, _LAST = 1024, 256
@@ -28,41 +36,57 @@ _TOKENS = 256
 
 
 class Place:
-    """Selects the replica of a deployment for a request. Computes no key for deployments without affinity."""
+    """Tells what decides on a request's replica, for each deployment that is called."""
 
     def __init__(
-        self, snapshot: Snapshot, assignment: Assignment, caller: str, call: Call, headers: Mapping[str, str]
+        self,
+        snapshot: Snapshot,
+        assignment: Assignment,
+        caller: str,
+        call: Call,
+        headers: Mapping[str, str],
+        prompt_estimate: Callable[[], int],
     ) -> None:
         """`caller` is the caller's id."""
         self.scope = cache_scope(snapshot, assignment.endpoint, caller)
         """The request's `cache_scope`. Prompts that share no cache need no replica in common."""
         self._snapshot, self._assignment, self._caller = snapshot, assignment, caller
-        self._call, self._headers = call, headers
-        self._found: dict[str, Mapping[str, str]] = {}
+        self._call, self._headers, self._prompt_estimate = call, headers, prompt_estimate
+        self._placements: dict[str, Placement] = {}
+        self._avoided: set[str] = set()
 
     def failed(self, deployment: str) -> None:
-        """Drops the request's key for this deployment: the replica that the key selects has failed."""
-        self._found[deployment] = NO_KEY
+        """From now on the replica that was called for this deployment gets the request only if there is no other."""
+        if (placement := self._placements.get(deployment)) is not None:
+            self._avoided.add(placement.chosen)
 
-    def headers(self, target: Target) -> Mapping[str, str]:
-        """The affinity header for calls of the deployment, and for a mirrored copy; empty without a key."""
-        if target.affinity is None:
-            return NO_KEY
-        header = self._found.get(target.name)
-        if header is None:
-            header = self._found[target.name] = self._header(target.affinity)
-        return header
+    def placement(self, target: Target) -> Placement:
+        """For calls of the deployment, and for a mirrored copy. Computes no key for deployments without affinity."""
+        placement = self._placements.get(target.name)
+        if placement is None:
+            placement = self._placements[target.name] = Placement(avoided=self._avoided)
+            if target.app is not None:
+                self._weigh(placement)
+                self._find_key(placement, target.affinity)
+        return placement
 
-    def _header(self, affinity: Affinity) -> Mapping[str, str]:
-        key = self._key(affinity)
-        if not key:
-            return NO_KEY
-        # First turns lose least: any replica has the system prompt cached, sooner or later even where each caller has
-        # to bring its own.
-        bound = affinity.bound if has_previous_turns(self._call.task, self._call.body) else affinity.bound / 2
+    def _weigh(self, placement: Placement) -> None:
+        call = self._call
+        placement.prompt = placement.uncached = self._prompt_estimate()
+        placement.most = max_tokens(call.body) if call.translation.generates else 0
+
+    def _find_key(self, placement: Placement, affinity: Affinity | None) -> None:
+        if affinity is None or not (key := self._key(affinity)):
+            return
         digest = _EMPTY.copy()  # half as long as a new one takes
         digest.update(key.encode("utf-8", "surrogatepass"))
-        return {AFFINITY_HEADER: f"{digest.hexdigest()} {bound:g}"}
+        placement.key, placement.bound = int.from_bytes(digest.digest()), affinity.bound
+        if has_previous_turns(self._call.task, self._call.body):
+            placement.uncached = estimate({"messages": list(new_items(self._call.task, self._call.body))})
+        else:
+            # First turns lose least: any replica has the system prompt cached, sooner or later even where each caller has
+            # to bring its own.
+            placement.bound /= 2
 
     def _key(self, affinity: Affinity) -> str | None:
         by_prefix = affinity.by == "prefix"

@@ -260,7 +260,8 @@ class Exchange:
         """Nothing but a deployment refuses the request any more."""
         self._is_admitted = True
         self.record.admitted = time.perf_counter()
-        self.place = Place(self.snapshot, self.assignment, self.caller.id, self.call, self.headers)
+        estimate = partial(self._prompt_estimate, self.call)
+        self.place = Place(self.snapshot, self.assignment, self.caller.id, self.call, self.headers, estimate)
 
     def hold_answer(self, size: int) -> None:
         """Counts a whole answer of `size` bytes with the bodies, to the request's end. Raises LimitExceeded."""
@@ -327,6 +328,7 @@ class Exchange:
             self.record.endpoint = self._endpoint_asked()
         if self.record.error == CLIENT_GONE and self._had_no_engine():
             self.record.error = NO_ENGINE
+        self._learn_length()
         telemetry, plan = self.state.telemetry, self.writer.plans.get(self.record.endpoint, "")
         telemetry.finish(self.record)
         if self.record.reason in DRAWN and self.endpoint is not None:
@@ -339,6 +341,11 @@ class Exchange:
         self.writer.forget_stream()
 
     # The parts of the steps
+
+    def _learn_length(self) -> None:
+        """Tells the replicas' balancing how long the answer was."""
+        if self.served and self.call.translation.generates and (usage := self.record.used) is not None:
+            self.state.balancer.answered(self.snapshot.targets[self.served].app, usage.completion_tokens)
 
     def _had_no_engine(self) -> bool:
         """Whether a client that has left had waited for an engine where there is none."""

@@ -59,14 +59,15 @@ from app.exchange.request import refused_field
 from app.exchange.response import ErrorRenderer, Send, names_of
 from app.exchange.state import RouterState
 from app.exchange.stream import ContinuedStream, DeliveredStream, MalformedAnswerGuard, Relay
-from app.internal_api import NO_WAIT_HEADER, REPLICA_HEADER
+from app.internal_api import REPLICA_HEADER
 from app.long_json import LONG_BODY
 from app.telemetry.logs import event, where
-from app.upstream.client import Encode, ResponseStream, encoded_in_pieces
+from app.upstream.balancer import Placement
+from app.upstream.client import NO_CONTEXT, Encode, ResponseStream, encoded_in_pieces
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
-"""Pause before the same engine is called again: by then the ingress knows which of its replicas has failed."""
+"""Pause before the same deployment is called again, where no other replica may be known."""
 
 SHARED_TIMEOUT_S = 5.0
 """The longest wait for an answer that is shared (`Translation.is_shared`)."""
@@ -165,8 +166,8 @@ async def forward(exchange: Exchange, observer: Observer) -> None:
                 raise
             retried(assignment.endpoint, called, error.kind, "same" if fallback == called else "other")
             _log_retry(exchange, fallback, error)
-            if targets[fallback].url == targets[called].url:
-                exchange.place.failed(fallback)  # the fallback's replicas are the same
+            exchange.place.failed(called)
+            if targets[fallback].url == targets[called].url:  # the fallback's replicas are the same
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             called = fallback
 
@@ -536,6 +537,7 @@ class Attempt:
             request_id=self._exchange.writer.upstream_id(),
             timeouts=self._timeouts,
             context=self._context(),
+            placement=self._placement(),
             on_head=self._took_head if is_main else None,
             encode=self._encode,
         )
@@ -559,6 +561,7 @@ class Attempt:
                 request_id=id,
                 timeouts=self._exchange.snapshot.config.timeouts,
                 context=self._context(),
+                placement=self._placement(),
                 on_head=self._observer.on_head,
                 encode=self._encode,
                 groups=delivered if target.continues else None,
@@ -584,11 +587,12 @@ class Attempt:
         return timeouts.model_copy(update={"first_byte_s": min(timeouts.first_byte_s, SHARED_TIMEOUT_S)})
 
     def _context(self) -> Mapping[str, str]:
-        exchange, target = self._exchange, self._target
-        place = exchange.place.headers(target)
-        if self._left_for_others is not None:
-            place = {**place, NO_WAIT_HEADER: "1"}
-        return {**exchange.trace.headers(), **place} if target.takes_trace else place
+        return self._exchange.trace.headers() if self._target.takes_trace else NO_CONTEXT
+
+    def _placement(self) -> Placement:
+        placement = self._exchange.place.placement(self._target)
+        placement.waits = self._left_for_others is None
+        return placement
 
     @property
     def _encode(self) -> Encode | None:

@@ -218,7 +218,7 @@ class MirrorObserver(Observer):
             timeouts=snapshot.config.timeouts,
             new_collector=partial(_collector, exchange, original),
             usage=record.usage,
-            place=exchange.place.headers(target),
+            placement=exchange.place.placement(target),
         )
         exchange.state.mirrors.ended(original, ended)
 

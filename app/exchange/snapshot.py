@@ -34,6 +34,7 @@ from app.routing.rules import (
     same,
     stops_of,
 )
+from app.upstream.balancer import Placement
 from app.upstream.client import NO_CONTEXT, Encode, Groups, OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target, targets
 
@@ -52,6 +53,7 @@ class Calls(Protocol):
         request_id: str,
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
+        placement: Placement | None = None,
         on_head: OnHead | None = None,
         encode: Encode | None = None,
     ) -> bytes: ...
@@ -65,6 +67,7 @@ class Calls(Protocol):
         request_id: str,
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
+        placement: Placement | None = None,
         on_head: OnHead | None = None,
         encode: Encode | None = None,
         groups: Groups | None = None,

@@ -25,7 +25,6 @@ from app.errors import ClientError, DeadlinePassed, SwitchyardError, Unavailable
 from app.exchange.cache_salts import CacheSalts
 from app.exchange.snapshot import Calls, Snapshot
 from app.exposures.log import ExposureLog
-from app.internal_api import NO_WAIT_HEADER
 from app.mirror.mirrors import Mirrors
 from app.request_recordings.recorder import Recorder
 from app.routing.admission import AdmissionQueue, UnmetDemand
@@ -35,6 +34,7 @@ from app.routing.traffic import RecentKeys
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import ActiveTracing
+from app.upstream.balancer import Balancer, Placement
 from app.upstream.target import Target
 
 # A check is the smallest request that a deployment can serve. It decides whether a suspected breaker opens, it is the
@@ -127,7 +127,7 @@ class DeploymentHealth:
                 request.body,
                 request_id=f"check-{uuid.uuid4().hex}",
                 timeouts=timeouts,
-                context={} if waits else {NO_WAIT_HEADER: "1"},
+                placement=Placement(waits=waits),
             )
         except ClientError:
             return True  # the deployment answers
@@ -272,6 +272,8 @@ class RouterState:
     deployment starts from zero, or has an open breaker."""
     vacancies: Vacancies = field(default_factory=Vacancies)
     running: RunningReplicas = field(default_factory=lambda: RunningReplicas(None))
+    balancer: Balancer = field(default_factory=Balancer)
+    """Where applications' requests go, while `running` is what Serve says of replicas' states."""
     shared: AnswerCache[Any] = field(default_factory=lambda: AnswerCache(SHARED_S, time.monotonic))
     """What deployments answer to requests that anybody may send (`Translation.is_shared`)."""
     unserved: UnmetDemand = field(default_factory=UnmetDemand)

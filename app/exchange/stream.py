@@ -193,8 +193,8 @@ class DeliveredStream:
 
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-"""Before the first call of a successor, and, doubled each time, before further ones: by then the ingress knows which of
-its replicas has failed, or has another one."""
+"""Before the first call of a successor, and, doubled each time, before further ones: by then there may be another
+one."""
 
 _GONE_S = 0.02
 """On a connection that is closed sooner, no replica has worked: the system of one that dies still takes connections."""

@@ -225,13 +225,26 @@ def _until_the_user(task: str, body: Mapping[str, Any]) -> Iterator[tuple[str, A
             return
 
 
+def new_items(task: str, body: Mapping[str, Any]) -> Sequence[Any]:
+    """The messages or items since the model's last one."""
+    items = _parts(task, body)[1]
+    for index in range(len(items) - 1, -1, -1):
+        if _is_models(items[index], task):
+            return items[index + 1 :]
+    return items
+
+
+def _is_models(item: Any, task: str) -> bool:
+    return isinstance(item, dict) and (
+        item.get("role") == "assistant" or (task == "responses" and item.get("type") in _BY_THE_MODEL)
+    )
+
+
 def turns(task: str, body: Mapping[str, Any], most: int | None = None) -> int:
     """The model's earlier turns that a request holds; no more than `most` are counted."""
-    count, before, has_items = 0, False, task == "responses"
+    count, before = 0, False
     for item in _parts(task, body)[1]:
-        is_models = isinstance(item, dict) and (
-            item.get("role") == "assistant" or (has_items and item.get("type") in _BY_THE_MODEL)
-        )
+        is_models = _is_models(item, task)
         if is_models and not before:
             count += 1
             if count == most:

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +28,8 @@ from app.exposures.wire import Failure, FinishCode
 from app.limits.limiter import estimate
 from app.mirror.comparison import MeasuredAnswer, Values, compare, compare_vectors
 from app.mirror.original import AnswerBuffer, ByteBudget, Original
-from app.upstream.client import NO_CONTEXT, Upstream
+from app.upstream.balancer import Placement
+from app.upstream.client import Upstream
 from app.upstream.target import Target
 
 MOST_BYTES = 2 * 1024 * 1024
@@ -86,8 +87,8 @@ class Copy:
     promise: Promise | None
     usage: Usage | None
     """The bytes kept of the primary's answer."""
-    place: Mapping[str, str] = field(default_factory=lambda: NO_CONTEXT)
-    """The headers that select the shadow's replica."""
+    placement: Placement | None = None
+    """Decides on the shadow's replica."""
 
     @property
     def has_vectors(self) -> bool:
@@ -112,7 +113,7 @@ class Copy:
                     self.body,
                     request_id=request_id,
                     timeouts=self.timeouts,
-                    context=self.place,
+                    placement=self.placement,
                 )
                 with closing(opened) as chunks:
                     await chunks.begin(events=original.is_stream or self.collector is not None)

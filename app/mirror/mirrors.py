@@ -31,7 +31,8 @@ from app.mirror.copy import Copy, NewCollector, ShadowResult, cost_of, estimated
 from app.mirror.original import ByteBudget, Original
 from app.routing.resilience import Breaker, Fault
 from app.telemetry.logs import event, where
-from app.upstream.client import NO_CONTEXT, Upstream, encoded
+from app.upstream.balancer import Placement
+from app.upstream.client import Upstream, encoded
 from app.upstream.target import Target
 
 
@@ -147,8 +148,8 @@ class MirrorCounters(Protocol):
 class ServedRequest:
     """The end of a request that was drawn. `deployment` answered; `complete`: the client has the whole answer.
 
-    `target` and `timeouts` are the shadow's, `place` are the headers that select its replica; `bound`: the engine's
-    request was made for the primary's model.
+    `target` and `timeouts` are the shadow's, `placement` decides on its replica; `bound`: the engine's request was made
+    for the primary's model.
     """
 
     deployment: str
@@ -158,7 +159,7 @@ class ServedRequest:
     timeouts: Timeouts
     new_collector: NewCollector
     usage: Usage | None
-    place: Mapping[str, str] = field(default_factory=lambda: NO_CONTEXT)
+    placement: Placement | None = None
 
 
 @dataclass(slots=True)
@@ -263,7 +264,15 @@ class Mirrors:
             raise _Skipped(Skip.BUDGET)
         promise, primary = promised(original.body), request.deployment
         copy = Copy(
-            original, primary, request.target, request.timeouts, body, collector, promise, request.usage, request.place
+            original,
+            primary,
+            request.target,
+            request.timeouts,
+            body,
+            collector,
+            promise,
+            request.usage,
+            request.placement,
         )
         original.forget_request()
         lane.waiting.append((copy, charge))

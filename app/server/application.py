@@ -95,6 +95,7 @@ from app.telemetry.metrics import Telemetry, monitor_event_loop
 from app.telemetry.periods import Arm
 from app.telemetry.recent import Counts
 from app.telemetry.tracing import ActiveTracing
+from app.upstream.balancer import Balancer
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment
 
@@ -146,6 +147,7 @@ class Router:
         random: Random | None = None,
         control: ControlPlane | None = None,
         fleet: FleetSource | None = None,
+        balancer: Balancer | None = None,
         controller: ControllerClient | None = None,
         recordings: RecordingClient | None = None,
         exports: ExportClient | None = None,
@@ -160,13 +162,15 @@ class Router:
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` stores recordings of requests, in files of `recording_file_s` seconds. `exports` returns the
         recorded exposures. `fleet` lists the other processes with metrics. A change of traffic waits
-        `delivery_patience_s` seconds for the delivery of the one before. `clock`: Unix seconds, for records.
+        `delivery_patience_s` seconds for the delivery of the one before. `balancer` knows the applications' replicas;
+        without one, requests for them go through the ingress. `clock`: Unix seconds, for records.
         """
         self._controller, self._preparation = controller, Preparation(environment)
         self._one_after_another = asyncio.Lock()
         self._has_refused = False
         controller = WatchedController(controller, clock) if controller is not None else None
-        self._upstream = Upstream()
+        balancer = balancer or Balancer()
+        self._upstream = Upstream(balancer)
         telemetry = Telemetry()
         self._access = Access(
             telemetry,
@@ -194,7 +198,7 @@ class Router:
             else None
         )
         self._tracing = ActiveTracing(telemetry)
-        mirrors = Mirrors(Upstream(), ledger, telemetry, is_blocked=self._snapshots.is_blocked)
+        mirrors = Mirrors(Upstream(balancer), ledger, telemetry, is_blocked=self._snapshots.is_blocked)
         self._recorder = recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
         self._recordings = (
             RecordingSender(recorder, recordings.record, telemetry, every_s=send_every_s, file_s=recording_file_s)
@@ -213,6 +217,7 @@ class Router:
             tracing=self._tracing,
             salts=CacheSalts(environment.internal_key),
             recorder=recorder,
+            balancer=balancer,
         )
         deliver = partial(_report, controller) if controller is not None else None
         self._activity = ActivityReporter(
@@ -409,6 +414,7 @@ class Router:
             self._activity.running(),
             self._demand.running(),
             self._running.watched(self.state.vacancies.seen),
+            self.state.balancer.running(self._upstream.is_healthy),
             self._tracing.running(),
             monitor_event_loop(self.state.telemetry),
         ):

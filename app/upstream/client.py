@@ -40,6 +40,7 @@ from app.internal_api import (
     REPLICA_HEADER,
 )
 from app.long_json import written
+from app.upstream.balancer import Balancer, Placement, Visit
 from app.upstream.http.client import HttpClient, Response
 from app.upstream.http.connection import PIECE, ConnectTimedOut, Disconnected, HttpError, Malformed, NotConnected, Take
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
@@ -317,21 +318,46 @@ _UNKNOWN_S = 0.1
 
 NO_CONTEXT: Mapping[str, str] = {}
 
+
+class _Send(Protocol):
+    """Sends a request to a URL."""
+
+    def __call__(self, url: str, *, connect_s: float) -> Awaitable[Response]: ...
+
+
 Encode = Callable[[Mapping[str, Any], Target], Awaitable[bytes]]
 """Does what `encoded` does for a long body, in a thread."""
 
 
+REACHED_S = 2.0
+"""The longest wait for a replica's connection: another one is tried then. Machines of a cluster accept in a
+millisecond; one packet may be lost, and comes again after a second."""
+
+CHECK_S = 3.0
+"""The timeout of a replica's check."""
+
+HEALTH_PATH = "/-/healthz"
+"""Serve's own check of a replica, for HAProxy, too."""
+
+
 class Upstream:
-    """The connections to deployments. One per process; an async context manager that opens and closes them.
+    """The connections to deployments; an async context manager that opens and closes them.
 
     Each call POSTs a body with the target's own model name; bytes are sent as they are. `QUESTIONS` are GETs. It raises
     Rejected if the deployment rejects the request and UpstreamError if it fails, both before the first byte of a
-    response. `context`: headers of this request in addition to the target's: its trace, its key for the ingress.
-    `encode` writes the body.
+    response. `context`: headers of this request in addition to the target's. `placement` decides on the replica of an
+    application. `encode` writes the body.
     """
 
-    def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
-        """See `ModelCache`; both in seconds."""
+    def __init__(
+        self,
+        balancer: Balancer | None = None,
+        *,
+        model_fresh_s: float = FRESH_S,
+        model_max_wait_s: float = MAX_WAIT_S,
+    ) -> None:
+        """`balancer`: of the applications' replicas. The others: see `ModelCache`; both in seconds."""
+        self._balancer = balancer or Balancer()
         self._open: HttpClient | None = None
         self._models = ModelCache(self._get, fresh_s=model_fresh_s, max_wait_s=model_max_wait_s)
 
@@ -357,6 +383,7 @@ class Upstream:
         request_id: str,
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
+        placement: Placement | None = None,
         on_head: OnHead | None = None,
         encode: Encode | None = None,
     ) -> bytes:
@@ -366,7 +393,7 @@ class Upstream:
         if target.app is not None:
             context = {**context, HEAD_FIRST_HEADER: "1"}
         with translated(target) as call, within(timeouts.first_byte_s):
-            response = await self._post(target, path, body, request_id, timeouts, context, encode)
+            response = await self._post(target, path, body, request_id, timeouts, context, placement, encode)
             try:
                 if HEAD_FIRST_HEADER in response.headers:
                     call.engine = response.headers.get(REPLICA_HEADER, "")
@@ -395,6 +422,7 @@ class Upstream:
         request_id: str,
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
+        placement: Placement | None = None,
         on_head: OnHead | None = None,
         encode: Encode | None = None,
         groups: Groups | None = None,
@@ -406,7 +434,7 @@ class Upstream:
         tail = b""
         if groups is not None:
             context, tail = {**context, **groups.headers()}, groups.tail()
-        send = partial(self._post, target, path, body, request_id, timeouts, context, encode, tail)
+        send = partial(self._post, target, path, body, request_id, timeouts, context, placement, encode, tail)
         request = None if isinstance(body, bytes) else body
         return ResponseStream(send, target, path, request, timeouts.first_byte_s, on_head, groups)
 
@@ -418,26 +446,54 @@ class Upstream:
         request_id: str,
         timeouts: Timeouts,
         context: Mapping[str, str],
+        placement: Placement | None,
         encode: Encode | None,
         tail: bytes = b"",
         at_head: bool = False,
     ) -> Response:
         headers = {**target.headers, **context, "x-request-id": request_id}
-        url, connect_s = target.url + path, timeouts.connect_s
-        send: Callable[[], Awaitable[Response]]
+        send: _Send
         if path in QUESTIONS:
-            send = partial(self._http.get, url, headers, connect_s)
+            send = partial(self._http.get, headers=headers)
         else:
             if isinstance(body, bytes):
                 data = body
             else:
                 data = encoded(body, target) if encode is None else await encode(body, target)
             headers["content-type"] = "application/json"
-            send = partial(self._http.post, url, headers, data + tail if tail else data, connect_s, at_head)
+            send = partial(self._http.post, headers=headers, body=data + tail if tail else data, at_head=at_head)
+        return await self._sent(target, path, timeouts.connect_s, send, placement)
+
+    async def _sent(
+        self, target: Target, path: str, connect_s: float, send: _Send, placement: Placement | None
+    ) -> Response:
+        """Sends a request to one of the target's replicas, and to another one if no connection can be made, or if it
+        ends without an answer: a killed replica still accepts connections for a moment. Without a replica the request
+        goes to the ingress, where it waits for one.
+        """
+        if target.app is not None:
+            placement = placement or Placement()
+            failure: HttpError = NotConnected("No replica of the application is known")
+            for is_last in (False, True):
+                if (visit := self._balancer.visit(target.app, placement)) is None:
+                    break
+                try:
+                    return await _answered(visit, partial(send, visit.url + path, connect_s=min(connect_s, REACHED_S)))
+                except (NotConnected, Disconnected) as error:
+                    # What the caller has to know is that a replica may have died of the request.
+                    failure = failure if isinstance(failure, Disconnected) else error
+                    if is_last:
+                        raise failure from None
+            if isinstance(failure, Disconnected) or (self._balancer.is_known and not placement.waits):
+                raise failure
+        return await self._through_ingress(target, path, connect_s, send)
+
+    async def _through_ingress(self, target: Target, path: str, connect_s: float, send: _Send) -> Response:
+        """Sends a request to the target's URL. An ingress that has just started is waited for."""
         patience: _Patience | None = None
         while True:
             try:
-                response = await send()
+                response = await send(target.url + path, connect_s=connect_s)
             except NotConnected:
                 if INTERNAL_KEY_HEADER not in target.headers:  # not an application behind the ingress of this node
                     raise
@@ -445,7 +501,7 @@ class Upstream:
                 if NO_ROUTE_HEADER not in response.headers:
                     return response
                 response.close()
-            patience = patience or _Patience(timeouts.connect_s)
+            patience = patience or _Patience(connect_s)
             await patience.wait(target)
 
     async def model(self, target: Target, timeouts: Timeouts) -> Model:
@@ -455,12 +511,11 @@ class Upstream:
     async def _get(self, target: Target, path: str, etag: str | None, timeouts: Timeouts) -> CardResponse | None:
         headers = {**target.headers, **({"if-none-match": etag} if etag else {})}
         with translated(target), within(timeouts.first_byte_s):
-            response = await self._http.get(target.url + path, headers, timeouts.connect_s)
+            send = partial(self._http.get, headers=headers)
+            response = await self._sent(target, path, timeouts.connect_s, send, None)
             try:
                 if response.status == 304:
                     return None
-                if NO_ROUTE_HEADER in response.headers:
-                    raise Unavailable(f"Deployment '{target.name}' is not available")
                 if response.status != 200:
                     raise await failed(response, target)
                 return CardResponse(await _whole(response), response.headers.get("etag"))
@@ -476,6 +531,31 @@ class Upstream:
             return False
         response.close()
         return response.status < 500 and response.status not in (401, 403)
+
+    async def is_healthy(self, origin: str) -> bool:
+        """Whether the replica with this origin is healthy, and does not stop: a `Check`."""
+        try:
+            with within(CHECK_S):
+                response = await self._http.get(origin + HEALTH_PATH, NO_CONTEXT, CHECK_S)
+        except (HttpError, TimeoutError, ValueError):
+            return False
+        response.close()
+        return response.status == 200
+
+
+async def _answered(visit: Visit, send: Callable[[], Awaitable[Response]]) -> Response:
+    """The response of a replica, which ends the visit when it is closed. Raises HttpError."""
+    try:
+        response = await send()
+    except ConnectTimedOut as error:
+        visit.end(has_failed=True)
+        raise NotConnected("The replica's machine does not answer") from error
+    except BaseException as error:
+        visit.end(has_failed=isinstance(error, HttpError))
+        raise
+    visit.heard()
+    response.on_close = visit.end
+    return response
 
 
 class _Patience:

@@ -243,15 +243,16 @@ class Response:
     """The head of a response, and its body as it arrives. `headers` have names in lower case.
 
     `close` it in any case: the connection then waits for the next request if the body had come to its end, and is
-    closed otherwise, which stops the server.
+    closed otherwise, which stops the server. `on_close` is told then whether the server had ended it too early.
     """
 
-    __slots__ = ("_connection", "_origin", "_pool", "headers", "status")
+    __slots__ = ("_connection", "_origin", "_pool", "headers", "on_close", "status")
 
     def __init__(self, pool: Pool, origin: Origin, connection: Connection) -> None:
         self._pool, self._origin = pool, origin
         self._connection: Connection | None = connection
         self.status, self.headers = connection.status, connection.headers
+        self.on_close: Callable[[bool], None] | None = None
 
     @property
     def media_type(self) -> str:
@@ -275,6 +276,8 @@ class Response:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            if self.on_close is not None:
+                self.on_close(connection.has_failed)
             self._pool.release(self._origin, connection)
 
 

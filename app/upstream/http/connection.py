@@ -92,6 +92,11 @@ class Connection(asyncio.Protocol):
         return self._failure is None and not self._transport.is_closing()
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the server has broken its response off, or sent something else."""
+        return self._failure is not None and not self._is_complete
+
+    @property
     def is_reusable(self) -> bool:
         """Whether the response is complete and leaves the connection for another request."""
         finished = self._is_complete and self._unsent is None and not self._is_paused

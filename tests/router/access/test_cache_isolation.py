@@ -17,11 +17,12 @@ from app.config.schema import parse
 from app.dialects.base import EngineRequest
 from app.dialects.registry import DIALECTS
 from app.exchange.cache_salts import UNSALTED, CacheSalts
-from app.internal_api import AFFINITY_HEADER, APP_PREFIX
+from app.internal_api import APP_PREFIX
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment, Target
 from tests.router.hostile.engine import ANSWERS
 from tests.support.engine.fake_engine import CARD, FakeEngine, refuse
+from tests.support.engine.recording_balancer import RecordingBalancer
 from tests.support.experiments.recording_controller import Keeper
 from tests.support.processes.servers import ServerPool
 from tests.support.waiting import wait_until
@@ -181,7 +182,8 @@ def _running(servers: ServerPool, file: Path, keys: Mapping[str, str]) -> Iterat
             },
             "access": {"keys_file": str(file)},
         }
-        router = Router(RuntimeEnvironment(ingress, internal_key="internal"), controller=Keeper(), send_every_s=0.02)
+        environment = RuntimeEnvironment(ingress, internal_key="internal")
+        router = Router(environment, controller=Keeper(), send_every_s=0.02, balancer=RecordingBalancer())
         router.reconfigure(config)
         with servers.host(router.app) as url, httpx.Client(base_url=url, timeout=30) as client:
             yield Callers(engines, router, config, client, keys)
@@ -318,12 +320,15 @@ def test_routers_agree_on_salts_and_other_clusters_do_not() -> None:
 def test_affinity_follows_the_cache(callers: Callers) -> None:
     """Prompts that share no cache need no replica in common."""
 
-    def keys(isolate: str) -> tuple[str, ...]:
+    balancer = callers.router.state.balancer
+    assert isinstance(balancer, RecordingBalancer)
+
+    def keys(isolate: str) -> tuple[int | None, ...]:
         callers.configure(isolate_cache=isolate)
         found = []
         for caller in ("ann", "ann", "bob"):
             callers.ask(caller)
-            found.append(callers.blue.headers[-1][AFFINITY_HEADER])
+            found.append(balancer.keys[-1])
         return tuple(found)
 
     first, second, other = keys("caller")

@@ -80,15 +80,13 @@ def ingress(
     variables: Mapping[str, str] | None = None,
     client_s: int = int(SETTINGS["RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S"]),
     health: str = "/-/healthz",
-    proxy: int | None = None,
 ) -> Iterator[Ingress]:
     """HAProxy in front of one application with these replicas, once one of them is up. `variables` are for the
-    script; `client_s` is `timeout client`; `health` is the path that it asks replicas for; `proxy` is the port of
-    Serve's own proxy, behind them."""
+    script; `client_s` is `timeout client`; `health` is the path that it asks replicas for."""
     directory.mkdir(exist_ok=True)
     port, stats_port, metrics_port = free_port(), free_port(), free_port()
-    observed, proxy = (stats_port, metrics_port), proxy or free_port()
-    path = _config(directory, replicas, application, (host, port), observed, client_s, health, proxy)
+    observed = (stats_port, metrics_port)
+    path = _config(directory, replicas, application, (host, port), observed, client_s, health)
     log = directory / "haproxy.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -115,7 +113,6 @@ def _config(
     observed: tuple[int, int],
     client_s: int,
     health: str,
-    proxy: int,
 ) -> Path:
     """The configuration that Ray writes for the application, with Ray's own proxy behind its replicas."""
     from ray.serve._private.common import RequestProtocol
@@ -139,7 +136,7 @@ def _config(
         retries=int(SETTINGS["RAY_SERVE_HAPROXY_RETRIES"]),
         bufsize=int(SETTINGS["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"]),
     )
-    fallback = ServerConfig("serve_proxy", "127.0.0.1", proxy)
+    fallback = ServerConfig("serve_proxy", "127.0.0.1", free_port())
     manager = HAProxyManager.__ray_metadata__.modified_class
     group = TargetGroup(targets=[], route_prefix="/", protocol=RequestProtocol.HTTP, app_name=application)
     name = manager._generate_backend_name(manager, group)

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -15,11 +15,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from app.internal_api import NO_SERVER_HEADER, NO_WAIT_HEADER, ROUTER
+from app.internal_api import ROUTER
 from app.limits.bodies import CloseUnread
 from deployments.haproxy import HEADERS_VARIABLE, METRICS_HOST_VARIABLE, PER_SOURCE_VARIABLE
 from tests.support.ingress.flood import BROKEN, SLOW, End, broken, flood, kinds, slow
-from tests.support.ingress.haproxy import Ingress, Replica, ingress, told
+from tests.support.ingress.haproxy import Ingress, Replica, ingress
 from tests.support.processes.servers import serve
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -422,34 +422,3 @@ def test_a_request_whose_head_a_replica_has_sent_is_sent_to_no_other(tmp_path: P
             assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
             assert client.recv(4096) == b"", "the end of the connection, not of the answer"
         assert len(server.requests) == 1
-
-
-@pytest.mark.parametrize("application", ["model", ROUTER])
-def test_a_request_that_another_deployment_takes_does_not_wait_for_a_replica(
-    replica: Replica, tmp_path: Path, application: str
-) -> None:
-    """Serve's own proxy has the others wait for one."""
-
-    async def waiting(request: Request) -> PlainTextResponse:
-        return PlainTextResponse("success" if request.url.path == "/-/healthz" else "waited")
-
-    proxy = Starlette(routes=[Route("/{rest:path}", waiting)])
-    with serve(proxy) as url, ExitStack() as stack:
-        port = int(url.rpartition(":")[2])
-        running = stack.enter_context(ingress(tmp_path / "absent", [replica], application, proxy=port))
-
-        def ask(headers: Mapping[str, str]) -> str:
-            """What the replica or the proxy says, or that none is there."""
-            with closing(HTTPConnection("127.0.0.1", running.port, timeout=30)) as connection:
-                connection.request("GET", "/v1/models", headers=headers)
-                answer = connection.getresponse()
-                text = answer.read().decode()
-                return "absent" if answer.status == 503 and NO_SERVER_HEADER in answer.headers else text
-
-        def switch(state: str) -> None:
-            told(running.directory / "admin.sock", f"set server http-{application}/{replica.name} state {state}")
-
-        assert ask({NO_WAIT_HEADER: "1"}) == ask({}) != "absent"
-        switch("maint")
-        wait_until(lambda: ask({}) == "waited", lambda: "the proxy is up")
-        assert ask({NO_WAIT_HEADER: "1"}) == ("waited" if application == ROUTER else "absent")

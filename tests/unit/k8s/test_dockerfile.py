@@ -212,15 +212,13 @@ def test_the_steps_of_the_routers_image_make_what_the_manifests_start(tmp_path: 
     assert Path(where.strip()).is_relative_to(tmp_path / "app")
     written = sorted({re.sub(r"-\d+$", "-N", path.name) for path in (tmp_path / "app/bin").iterdir()})
     assert written == [
-        "affinity.lua",
         "haproxy",
         "haproxy.absent",
-        "haproxy.actions",
+        "haproxy.backends",
         "haproxy.defaults",
         "haproxy.drained",
         "haproxy.form-N",
         "haproxy.forms",
-        "haproxy.keyed",
         "haproxy.no_route",
         "haproxy.rules",
     ]

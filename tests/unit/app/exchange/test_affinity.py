@@ -1,7 +1,7 @@
 """Conversation keys: the same in every turn, different for other beginnings, and small however long the request is."""
 
-import re
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,14 +12,16 @@ from app.config.schema import Config, Task, parse
 from app.dialects.base import Call, Translation
 from app.exchange.affinity import Place, prompt_prefix
 from app.exchange.snapshot import Snapshot
-from app.internal_api import AFFINITY_HEADER
+from app.limits.limiter import estimate
 from app.routing.traffic import Assignment
+from app.upstream.balancer import Placement
 from app.upstream.target import RuntimeEnvironment, targets
 
 SYSTEM = {"role": "system", "content": "Be kind."}
 ASKS = {"role": "user", "content": "What is rain?"}
 ANSWERS = {"role": "assistant", "content": "Water."}
 AGAIN = {"role": "user", "content": "And snow?"}
+GENERATES = cast(Translation, SimpleNamespace(generates=True))
 
 
 def chat(*messages: Any, **fields: Any) -> str | None:
@@ -108,7 +110,11 @@ def configured(sticky: Mapping[str, str] | None = None, **affinity: Any) -> Snap
     return Snapshot(config, targets(config, RuntimeEnvironment()), cast(Any, None), 0)
 
 
-def header(
+def key_of(snapshot: Snapshot, *messages: Any, **of: Any) -> int | None:
+    return placement(snapshot, *messages, **of).key
+
+
+def placement(
     snapshot: Snapshot,
     *messages: Any,
     key: str | None = None,
@@ -117,68 +123,74 @@ def header(
     headers: Mapping[str, str] | None = None,
     caller: str = ANONYMOUS,
     cache_key: str | None = None,
-) -> str | None:
-    call = Call(task, {"messages": list(messages) or [ASKS]}, cast(Translation, None), cache_key=cache_key)
-    place = Place(snapshot, Assignment("chat", "blue", "traffic", (), key), caller, call, headers or {})
-    return place.headers(snapshot.targets[deployment]).get(AFFINITY_HEADER)
+) -> Placement:
+    call = Call(task, {"messages": list(messages) or [ASKS]}, GENERATES, cache_key=cache_key)
+    assignment = Assignment("chat", "blue", "traffic", (), key)
+    place = Place(snapshot, assignment, caller, call, headers or {}, lambda: 100)
+    return place.placement(snapshot.targets[deployment])
 
 
-def test_the_header_holds_a_hash_and_the_bound_which_is_half_for_a_first_turn() -> None:
-    first, later = header(configured(), ASKS), header(configured(), ASKS, ANSWERS, AGAIN)
-    assert first is not None
-    assert later is not None
-    assert re.fullmatch(r"[0-9a-f]{16} 1", first)
-    assert later == first.removesuffix(" 1") + " 2"
-    assert header(configured(bound=0.25)) == first.removesuffix(" 1") + " 0.125"
+def test_a_first_turn_has_half_of_the_bound() -> None:
+    first, later = placement(configured(), ASKS), placement(configured(), ASKS, ANSWERS, AGAIN)
+    assert first.key == later.key is not None
+    assert (first.bound, later.bound) == (1, 2)
+    assert placement(configured(bound=0.25), ASKS).bound == 0.125
+
+
+def test_only_what_follows_the_models_last_turn_is_not_in_its_replicas_cache() -> None:
+    first, later = placement(configured(), ASKS), placement(configured(), ASKS, ANSWERS, AGAIN)
+    assert (first.prompt, first.uncached) == (100, 100)
+    assert (later.prompt, later.uncached) == (100, estimate({"messages": [AGAIN]}))
 
 
 def test_only_an_application_of_the_cluster_gets_a_key_and_only_if_it_is_on() -> None:
-    assert header(configured(), deployment="blue") is not None
-    assert header(configured(), deployment="green") is None
-    assert header(configured(), deployment="other") is None
-    assert header(configured(), task="embeddings") is None
+    assert key_of(configured(), deployment="blue") is not None
+    assert key_of(configured(), deployment="green") is None
+    assert key_of(configured(), deployment="other") is None
+    assert key_of(configured(), task="embeddings") is None
 
 
 def test_a_sticky_key_counts_unless_it_is_a_whole_callers() -> None:
     for_user, for_caller = configured({"by": "user"}), configured({"by": "api_key"})
-    assert header(for_user, ASKS, key="ann") == header(for_user, AGAIN, key="ann") != header(for_user, ASKS, key="bob")
-    assert header(for_user, ASKS) != header(for_user, ASKS, key="ann")
-    assert header(for_caller, ASKS, key="ann") == header(for_caller, ASKS, key="bob") != header(for_caller, AGAIN)
+    assert key_of(for_user, ASKS, key="ann") == key_of(for_user, AGAIN, key="ann") != key_of(for_user, ASKS, key="bob")
+    assert key_of(for_user, ASKS) != key_of(for_user, ASKS, key="ann")
+    assert key_of(for_caller, ASKS, key="ann") == key_of(for_caller, ASKS, key="bob") != key_of(for_caller, AGAIN)
 
 
 def test_the_clients_name_for_a_prefix_counts_first() -> None:
     for snapshot in (configured(), configured({"by": "user"})):
-        one, other = header(snapshot, ASKS, key="ann", cache_key="a"), header(snapshot, AGAIN, key="bob", cache_key="a")
-        assert one == other != header(snapshot, ASKS, key="ann", cache_key="b")
-        assert header(snapshot, ASKS, cache_key="") == header(snapshot, ASKS)
-        assert header(snapshot, ASKS, caller="key-b", cache_key="a") != one
-    assert header(configured(), cache_key="a" * 5000) != header(configured(), cache_key="a" * 5001)
-    assert header(configured(by="session"), cache_key="a") is None
-    assert header(configured(by="none"), cache_key="a") is None
+        one, other = key_of(snapshot, ASKS, key="ann", cache_key="a"), key_of(snapshot, AGAIN, key="bob", cache_key="a")
+        assert one == other != key_of(snapshot, ASKS, key="ann", cache_key="b")
+        assert key_of(snapshot, ASKS, cache_key="") == key_of(snapshot, ASKS)
+        assert key_of(snapshot, ASKS, caller="key-b", cache_key="a") != one
+    assert key_of(configured(), cache_key="a" * 5000) != key_of(configured(), cache_key="a" * 5001)
+    assert key_of(configured(by="session"), cache_key="a") is None
+    assert key_of(configured(by="none"), cache_key="a") is None
 
 
 def test_by_session_needs_a_session_or_a_sticky_key() -> None:
     snapshot = configured(by="session")
-    assert header(snapshot) is None
+    assert key_of(snapshot) is None
     one, other = ({"x-session-id": name} for name in ("s1", "s2"))
-    assert header(snapshot, ASKS, headers=one) == header(snapshot, AGAIN, headers=one)
-    assert header(snapshot, headers=one) != header(snapshot, headers=other)
-    assert header(configured({"by": "user"}, by="session"), key="ann", headers=one) == header(snapshot, key="ann")
+    assert key_of(snapshot, ASKS, headers=one) == key_of(snapshot, AGAIN, headers=one)
+    assert key_of(snapshot, headers=one) != key_of(snapshot, headers=other)
+    assert key_of(configured({"by": "user"}, by="session"), key="ann", headers=one) == key_of(snapshot, key="ann")
 
 
 def test_two_callers_sessions_are_two_keys() -> None:
     snapshot, session = configured(by="session"), {"x-session-id": "s1"}
-    ann, again, bob = (header(snapshot, headers=session, caller=caller) for caller in ("key-a", "key-a", "key-b"))
+    ann, again, bob = (key_of(snapshot, headers=session, caller=caller) for caller in ("key-a", "key-a", "key-b"))
     assert ann == again != bob
 
 
-def test_after_a_failure_the_request_has_no_key() -> None:
+def test_after_a_failure_the_request_avoids_the_replica_under_every_name_of_its_deployment() -> None:
     snapshot = configured()
-    call = Call("chat", {"messages": [ASKS]}, cast(Any, None))
-    place = Place(snapshot, Assignment("chat", "blue", "traffic"), ANONYMOUS, call, {})
-    assert place.headers(snapshot.targets["blue"])
+    call = Call("chat", {"messages": [ASKS]}, GENERATES)
+    place = Place(snapshot, Assignment("chat", "blue", "traffic"), ANONYMOUS, call, {}, lambda: 1)
     place.failed("blue")
-    assert not place.headers(snapshot.targets["blue"])
+    place.placement(snapshot.targets["blue"]).chosen = "a"
+    place.failed("blue")
+    assert [set(place.placement(snapshot.targets[name]).avoided) for name in ("blue", "green")] == [{"a"}, {"a"}]
 
 
 def test_a_url_takes_no_affinity() -> None:
