@@ -38,8 +38,8 @@ SHAPE = {
 NATIVE = {"native-125": 125, "native-200": 200}
 """Backends with HAProxy's own bounded-load hashing, with their factors in percent."""
 
-OURS = "ours"
-"""The backend as Ray writes it, with the script's additions. The router's deployments are behind it."""
+BEHIND = "behind"
+"""The backend as Ray writes it, with the script's additions."""
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
         server_state_file=str(directory / "state"),
     )
     servers = [ServerConfig(f"replica-{number}", HOST, int(url.rpartition(":")[2])) for number, url in enumerate(urls)]
-    names = (OURS, *NATIVE)
+    names = (BEHIND, *NATIVE)
     backends = {name: BackendConfig(name, f"/deployments/{name}", app_name=name, servers=servers) for name in names}
     path = directory / "haproxy.cfg"
     HAProxyApi(settings, backends, config_file_path=str(path))._generate_config_file_internal()
@@ -140,15 +140,15 @@ def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
     log = directory / "haproxy.log"
     with _process([write_script(directory), "-db", "-f", path], log):
         url = f"http://{HOST}:{port}"
-        wait_for(f"{url}/deployments/{OURS}/health", log)
+        wait_for(f"{url}/deployments/{BEHIND}/health", log)
         yield url
 
 
 @contextmanager
-def router(serve_url: str, directory: Path, direct: Sequence[str] = ()) -> Iterator[str]:
-    """This project's router, with the endpoints `to-ours` and `to-least`, and `to-direct` for the replicas' URLs."""
+def router(serve_url: str, directory: Path, replicas: Sequence[str]) -> Iterator[str]:
+    """This project's router, with the endpoints `to-ours` and `to-least`, and `to-ingress` by way of the ingress."""
     port, log = free_port(), directory / "router.log"
-    with _process([sys.executable, "-m", "benchmarks.affinity.router", port, serve_url, *direct], log):
+    with _process([sys.executable, "-m", "benchmarks.affinity.router", port, serve_url, *replicas], log):
         url = f"http://{HOST}:{port}"
         wait_for(f"{url}/health", log)
         yield url

@@ -172,7 +172,7 @@ async def measure(urls: Sequence[str], address: Address, model: str, system_word
 def ways(urls: Sequence[str], started: ExitStack, directory: Path, peer: Path | None) -> dict[str, Any]:
     """The policies, each with a factory of its address and the model's name there."""
     haproxy = started.enter_context(processes.ingress(urls, directory))
-    router = started.enter_context(processes.router(haproxy, directory))
+    router = started.enter_context(processes.router(haproxy, directory, urls))
     found: dict[str, Any] = {
         "least connections, through the router": (lambda: through(router), "to-least"),
         "**ours**, through the router": (lambda: through(router), "to-ours"),

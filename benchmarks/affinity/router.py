@@ -1,4 +1,4 @@
-"""The comparison's router, in a separate process: `python -m benchmarks.affinity.router PORT INGRESS [REPLICA…]`."""
+"""The comparison's router, in a separate process: `python -m benchmarks.affinity.router PORT INGRESS REPLICA…`."""
 
 import sys
 from typing import Any
@@ -6,29 +6,30 @@ from typing import Any
 import uvicorn
 
 from app.server.application import Router
+from app.upstream.balancer import Address, Balancer
 from app.upstream.target import RuntimeEnvironment
-from benchmarks.affinity.processes import MODEL, OURS
+from benchmarks.affinity.processes import BEHIND, MODEL
 from benchmarks.load import HOST
+
+OURS = "ours"
 
 
 def main() -> None:
-    """All endpoints have the same replicas behind the same backend; requests of `to-least` have no key. `to-direct`
-    calls the replicas, a random one for each request, without the ingress.
+    """All endpoints have the same replicas; requests of `to-least` have no key. The router knows the replicas of two
+    deployments, and calls them; the third one's it reaches through the ingress.
     """
     port, serve_url, *replicas = sys.argv[1:]
     behind: dict[str, dict[str, Any]] = {
-        name: {"app": OURS, "model": MODEL, "affinity": {"by": by}}
-        for name, by in (("ours", "prefix"), ("least", "none"))
+        name: {"app": app, "model": MODEL, "affinity": {"by": by}}
+        for name, app, by in (("ours", OURS, "prefix"), ("least", OURS, "none"), ("ingress", BEHIND, "none"))
     }
-    direct = {f"direct-{number}": {"url": url, "model": MODEL} for number, url in enumerate(replicas)}
-    traffic = {f"to-{name}": {name: 100} for name in behind}
-    if direct:
-        traffic["to-direct"] = {name: 100 // len(direct) for name in direct}
-    router = Router(RuntimeEnvironment(serve_url, internal_key="none"))
+    balancer = Balancer()
+    balancer.update({OURS: [Address(url, url, "") for url in replicas]})
+    router = Router(RuntimeEnvironment(serve_url, internal_key="none"), balancer=balancer)
     router.reconfigure(
         {
-            "endpoints": {name: {"tasks": ["chat"], "traffic": shares} for name, shares in traffic.items()},
-            "deployments": behind | direct,
+            "endpoints": {f"to-{name}": {"tasks": ["chat"], "traffic": {name: 100}} for name in behind},
+            "deployments": behind,
         }
     )
     uvicorn.run(router.app, host=HOST, port=int(port), log_level="warning", access_log=False)

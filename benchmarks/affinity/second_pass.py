@@ -1,7 +1,7 @@
-"""The CPU time of a request's second way through HAProxy, from the router to a replica.
+"""The CPU time that the router's own balancing saves: without it, requests go through HAProxy a second time.
 
-Four canned upstreams behind HAProxy, as four replicas are, and the router in front of it; the same router also calls
-them directly. The ways take turns, and short and long answers separate the cost of a request from that of a token.
+Four canned upstreams, as four replicas, and the router, which calls them itself, or through HAProxy. The ways take turns,
+and short and long answers separate the cost of a request from that of a token.
 
     python -m benchmarks.affinity.second_pass [--rounds N]        prints a table
 """
@@ -23,7 +23,7 @@ from benchmarks.programs import cpu_seconds, family, free_ports
 from benchmarks.relay import ANSWERS, running, separated
 from benchmarks.serving import Way, request
 
-WAYS = {"to-ours": "through HAProxy, with a key", "to-least": "through HAProxy, without", "to-direct": "directly"}
+WAYS = {"to-ours": "directly, with a key", "to-least": "directly, without", "to-ingress": "through HAProxy"}
 REPLICAS, STREAMS = 4, 16
 
 
