@@ -1,7 +1,7 @@
 """The CPU time that the router's own balancing saves: without it, requests go through HAProxy a second time.
 
-Four canned upstreams, as four replicas, and the router, which calls them itself, or through HAProxy. The ways take turns,
-and short and long answers separate the cost of a request from that of a token.
+Four canned upstreams, as four replicas, and the router, which calls them itself, or through HAProxy. The ways take
+turns, and short and long answers separate the cost of a request from that of a token.
 
     python -m benchmarks.affinity.second_pass [--rounds N]        prints a table
 """

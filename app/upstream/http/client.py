@@ -30,7 +30,8 @@ from app.upstream.http.connection import (
     Take,
 )
 
-_MOST_URLS = 4096
+_MOST_URLS = 16384
+"""Paths of hundreds of replicas."""
 
 
 class Origin(NamedTuple):

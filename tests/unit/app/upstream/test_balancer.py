@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -259,9 +258,7 @@ def test_replicas_that_stay_keep_their_work_and_their_pauses() -> None:
 
 
 def test_of_an_application_without_replicas_there_is_no_choice() -> None:
-    unknown = Balancer()
-    assert not unknown.is_known
-    assert unknown.visit("blue", Placement()) is None
-    unknown.update({"blue": []})
-    assert unknown.is_known
-    assert unknown.visit("blue", replace(Placement(), waits=False)) is None
+    assert Balancer().visit("blue", Placement()) is None
+    none = balancer(())
+    assert none.visit("blue", Placement()) is None
+    assert (Balancer().is_known, none.is_known) == (False, True)
