@@ -178,7 +178,7 @@ def _replacement(
     """The deployment for another attempt: the best other one, else the primary again (another replica).
 
     After a timeout, only one with another URL. The engine may still be working on the request, and nothing but another
-    URL makes certain that it does not get the request twice: the ingress chooses among the replicas.
+    URL makes certain that it does not get the request twice: it may be the only replica.
     """
     if not isinstance(error, TimedOut):
         return others[0] if others else primary

@@ -24,7 +24,7 @@ class Target:
     """A deployment: its base URL without /v1, its name for the model, the headers with its key, its application here.
 
     `takes_trace`: whether it gets requests' trace contexts. `takes_salt`: whether it keeps cached prompts apart by
-    `cache_salt`. `affinity`: the assignment of conversations to its replicas, None if the ingress gets no key.
+    `cache_salt`. `affinity`: the assignment of conversations to its replicas, None without one.
     `continues`: whether its replicas may continue one another's streams.
     """
 
