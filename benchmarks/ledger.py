@@ -27,6 +27,7 @@ from app.exposures.controller_client import Answer
 from app.exposures.log import AT_ONCE
 from app.exposures.wire import Acknowledgement, encode_acknowledgement
 from app.server.application import Router
+from app.upstream.balancer import Placement
 from app.upstream.client import NO_CONTEXT, Encode, Groups, OnHead, ResponseStream
 from app.upstream.http.connection import Take
 from app.upstream.target import RuntimeEnvironment, Target
@@ -85,6 +86,7 @@ class Canned:
         request_id: str,
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
+        placement: Placement | None = None,
         on_head: OnHead | None = None,
         encode: Encode | None = None,
         groups: Groups | None = None,
