@@ -63,8 +63,8 @@ SETTINGS: Mapping[str, str] = {
     # For the next part of a request's body, or until the client reads some more of its answer: waiting for an answer
     # does not count. More than `timeouts.body_s`, after which the router answers.
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "90",
-    # Machines of a cluster accept in a millisecond; one packet may be lost, and comes again after a second. A stream of
-    # a machine that has fallen silent waits for this before another replica is tried: with Ray's 5 s, six.
+    # Machines of a cluster accept in a millisecond; one packet may be lost, and comes again after a second. As long as
+    # routers wait for a replica (`app.upstream.client.REACHED_S`).
     "RAY_SERVE_HAPROXY_TIMEOUT_CONNECT_S": "2",
 }
 """Environment variables of every node, before Ray starts."""
