@@ -84,8 +84,8 @@ class Place:
         if has_previous_turns(self._call.task, self._call.body):
             placement.uncached = estimate({"messages": list(new_items(self._call.task, self._call.body))})
         else:
-            # First turns lose least: any replica has the system prompt cached, sooner or later even where each caller has
-            # to bring its own.
+            # First turns lose least: any replica has the system prompt cached, sooner or later even where each caller
+            # has to bring its own.
             placement.bound /= 2
 
     def _key(self, affinity: Affinity) -> str | None:

@@ -344,8 +344,10 @@ class Exchange:
 
     def _learn_length(self) -> None:
         """Tells the replicas' balancing how long the answer was."""
-        if self.served and self.call.translation.generates and (usage := self.record.used) is not None:
-            self.state.balancer.answered(self.snapshot.targets[self.served].app, usage.completion_tokens)
+        application = self.snapshot.targets[self.served].app if self.served else None
+        usage = self.record.used
+        if application is not None and usage is not None and self.call.translation.generates:
+            self.state.balancer.answered(application, usage.completion_tokens)
 
     def _had_no_engine(self) -> bool:
         """Whether a client that has left had waited for an engine where there is none."""

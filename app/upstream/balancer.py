@@ -162,9 +162,9 @@ class Balancer:
         placement.chosen = chosen.address.name
         return Visit(self, chosen, answer + (placement.uncached if chosen is home else placement.prompt))
 
-    def answered(self, application: str | None, tokens: int) -> None:
+    def answered(self, application: str, tokens: int) -> None:
         """Learns how long the application's answers are."""
-        if (known := self._applications.get(application or "")) is not None:
+        if (known := self._applications.get(application)) is not None:
             known.answer = _OLD * known.answer + (1 - _OLD) * tokens
 
     def failed(self, replica: Replica) -> None:
