@@ -333,8 +333,8 @@ REACHED_S = 2.0
 """The longest wait for a replica's connection: another one is tried then. Machines of a cluster accept in a
 millisecond; one packet may be lost, and comes again after a second."""
 
-CHECK_S = 3.0
-"""The timeout of a replica's check."""
+CHECK_S = 10.0
+"""The timeout of a replica's check. Where hundreds of streams share few cores, an answer may take seconds."""
 
 HEALTH_PATH = "/-/healthz"
 """Serve's own check of a replica, for HAProxy, too."""
