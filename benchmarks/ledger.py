@@ -22,13 +22,12 @@ from typing import Any
 
 from app.config.schema import Timeouts
 from app.engine.answers import EventCheck
-from app.engine.model import Model
 from app.exposures.controller_client import Answer
 from app.exposures.log import AT_ONCE
 from app.exposures.wire import Acknowledgement, encode_acknowledgement
 from app.server.application import Router
 from app.upstream.balancer import Placement
-from app.upstream.client import NO_CONTEXT, Encode, Groups, OnHead, ResponseStream
+from app.upstream.client import NO_CONTEXT, Encode, Groups, OnHead, ResponseStream, Upstream
 from app.upstream.http.connection import Take
 from app.upstream.target import RuntimeEnvironment, Target
 from benchmarks.relay import TOKEN, USAGE
@@ -68,20 +67,14 @@ class Acknowledging:
         return Answer(404, b"")
 
 
-class Canned:
-    """The upstream (`exchange.snapshot.Calls`): `max_tokens` chunks, at once."""
-
-    async def model(self, target: Target, timeouts: Timeouts) -> Model:
-        raise AssertionError("no request here needs it")
-
-    async def unary(self, target: Target, path: str, body: Mapping[str, Any], **_: Any) -> bytes:
-        raise AssertionError("every request here is streamed")
+class Canned(Upstream):
+    """The upstream: `max_tokens` chunks, at once. Every request here is streamed."""
 
     def stream(
         self,
         target: Target,
         path: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | bytes,
         *,
         request_id: str,
         timeouts: Timeouts,
@@ -91,6 +84,7 @@ class Canned:
         encode: Encode | None = None,
         groups: Groups | None = None,
     ) -> ResponseStream:
+        assert not isinstance(body, bytes)
         return _Chunks(body["max_tokens"], on_head)
 
 

@@ -1,4 +1,4 @@
-"""The configuration that a request keeps from its beginning to its end, and the seam to deployments.
+"""The configuration that a request keeps from its beginning to its end.
 
 - Prepares a configuration before it is served: everything that is independent of the running router, in a thread.
 - Builds the router's snapshots from the configuration and the stops that are in force.
@@ -10,13 +10,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from app.access.caller import ConfigViews
 from app.config.experiments import is_active
 from app.config.loading import Parser
-from app.config.schema import Config, Endpoint, Task, Timeouts
-from app.engine.model import Model
+from app.config.schema import Config, Endpoint, Task
 from app.exposures.log import ExposureLog
 from app.exposures.plans import RecordingScope, plan_of
 from app.exposures.wire import Plan, Replaced, TrafficBlock
@@ -34,44 +33,7 @@ from app.routing.rules import (
     same,
     stops_of,
 )
-from app.upstream.balancer import Placement
-from app.upstream.client import NO_CONTEXT, Encode, Groups, OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target, targets
-
-
-class Calls(Protocol):
-    """The seam to deployments; `upstream.Upstream` is the real one."""
-
-    async def model(self, target: Target, timeouts: Timeouts) -> Model: ...
-
-    async def unary(
-        self,
-        target: Target,
-        path: str,
-        body: Mapping[str, Any],
-        *,
-        request_id: str,
-        timeouts: Timeouts,
-        context: Mapping[str, str] = NO_CONTEXT,
-        placement: Placement | None = None,
-        on_head: OnHead | None = None,
-        encode: Encode | None = None,
-    ) -> bytes: ...
-
-    def stream(
-        self,
-        target: Target,
-        path: str,
-        body: Mapping[str, Any],
-        *,
-        request_id: str,
-        timeouts: Timeouts,
-        context: Mapping[str, str] = NO_CONTEXT,
-        placement: Placement | None = None,
-        on_head: OnHead | None = None,
-        encode: Encode | None = None,
-        groups: Groups | None = None,
-    ) -> ResponseStream: ...
 
 
 class PlanWithoutBlocks(NamedTuple):

@@ -23,7 +23,7 @@ from app.control_plane import Replicas, RunningReplicas
 from app.dialects.base import EngineRequest
 from app.errors import ClientError, DeadlinePassed, SwitchyardError, Unavailable, Unreachable, UpstreamError
 from app.exchange.cache_salts import CacheSalts
-from app.exchange.snapshot import Calls, Snapshot
+from app.exchange.snapshot import Snapshot
 from app.exposures.log import ExposureLog
 from app.mirror.mirrors import Mirrors
 from app.request_recordings.recorder import Recorder
@@ -35,6 +35,7 @@ from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import ActiveTracing
 from app.upstream.balancer import Balancer, Placement
+from app.upstream.client import Upstream
 from app.upstream.target import Target
 
 # A check is the smallest request that a deployment can serve. It decides whether a suspected breaker opens, it is the
@@ -60,7 +61,7 @@ _CHECKS: Mapping[Task, EngineRequest] = {
 class DeploymentHealth:
     """The breakers of all deployments, kept over changes of the configuration."""
 
-    def __init__(self, upstream: Calls, telemetry: Telemetry, breakers: Breakers) -> None:
+    def __init__(self, upstream: Upstream, telemetry: Telemetry, breakers: Breakers) -> None:
         self._upstream, self._telemetry, self.breakers = upstream, telemetry, breakers
         self._checks: set[asyncio.Task[None]] = set()
         self._confirming: dict[str, asyncio.Task[bool]] = {}
@@ -249,7 +250,7 @@ SHARED_S = 1.0
 class RouterState:
     """The state that all requests share. `snapshot` is replaced, not modified; None before the first configuration."""
 
-    upstream: Calls
+    upstream: Upstream
     telemetry: Telemetry
     access: Access
     health: DeploymentHealth
