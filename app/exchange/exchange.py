@@ -246,7 +246,7 @@ class Exchange:
     def limits(self) -> AbstractAsyncContextManager[object]:
         """Holds what the request takes of its caller's limits. Entering it raises LimitExceeded and Unavailable."""
         access, name = self.state.access, self.assignment.endpoint
-        return access.admit(self.caller, name, lambda: self._prompt_estimate(self.call), self.writer)
+        return access.admit(self.caller, name, lambda: _prompt_estimate(self.record, self.call), self.writer)
 
     def slot(self) -> AbstractAsyncContextManager[object]:
         """Holds a slot of an endpoint that has `admission`. Entering it waits in the queue, or raises Unavailable."""
@@ -260,7 +260,8 @@ class Exchange:
         """Nothing but a deployment refuses the request any more."""
         self._is_admitted = True
         self.record.admitted = time.perf_counter()
-        estimate = partial(self._prompt_estimate, self.call)
+        # Without this object, which has the place: a cycle would keep the request's body.
+        estimate = partial(_prompt_estimate, self.record, self.call)
         self.place = Place(self.snapshot, self.assignment, self.caller.id, self.call, self.headers, estimate)
 
     def hold_answer(self, size: int) -> None:
@@ -322,7 +323,7 @@ class Exchange:
         """The response is over, or the client is gone."""
         self._room.give_back()
         if self.record.streamed and self.record.usage is None:
-            self._prompt_estimate(self.call)
+            _prompt_estimate(self.record, self.call)
         self.record.manages = self.route.open  # probes of its health are none of an endpoint's requests
         if self.record.error == Forbidden.kind and self.caller.endpoints is not None:
             self.record.endpoint = self._endpoint_asked()
@@ -461,13 +462,8 @@ class Exchange:
         check_numbers(call, request.body)
         check_constraints(call, self.size)
         if self.size > LONG_BODY:  # this is no work for the event loop
-            self._prompt_estimate(call)
+            _prompt_estimate(self.record, call)
         return call
-
-    def _prompt_estimate(self, call: Call) -> int:
-        if self.record.prompt_estimate is None:
-            self.record.prompt_estimate = estimate(call.body)
-        return self.record.prompt_estimate
 
     def _time_allowed(self) -> float:
         """Seconds for the whole exchange: the configuration's, unless the client wants to wait less."""
@@ -569,6 +565,13 @@ def _hash(body: bytes, kind: bytes) -> bytes:
 def _is_short(headers: Mapping[str, str]) -> bool:
     length = headers.get("content-length", "")
     return length.isdecimal() and len(length) < 9 and int(length) <= LONG_BODY
+
+
+def _prompt_estimate(record: Record, call: Call) -> int:
+    """Counted once for each request."""
+    if record.prompt_estimate is None:
+        record.prompt_estimate = estimate(call.body)
+    return record.prompt_estimate
 
 
 def _query(raw: bytes) -> dict[str, str]:
