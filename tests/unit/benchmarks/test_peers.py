@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.gateways import CHAT, EMBEDDINGS, ENGINE, FLOOR, LITELLM, SWITCHYARD, VLLM_ROUTER
+from benchmarks.gateways import (
+    CHAT,
+    EMBEDDINGS,
+    ENGINE,
+    FLOOR,
+    LITELLM,
+    SERVED,
+    SERVED_BY_THREE,
+    SERVED_CHATS,
+    SWITCHYARD,
+    VLLM_ROUTER,
+)
 from benchmarks.load import HOST, burst, post
 from benchmarks.peers import Turn, comparison, summary, tables
 
@@ -47,7 +58,7 @@ def test_the_table_shows_how_the_router_compares(per_s: float, first_ms: float, 
     measured = {name: {n: [a_turn(rate, [ms])] for n in CHAT.requests} for name, (rate, ms) in given.items()}
     lines = list(tables(CHAT, measured))
     rows = [line for line in lines if line.startswith("| vllm-router | 16 |")]
-    assert rows == [f"| vllm-router | 16 | {per_s / 100:.2f} | {first_ms - 6:+.1f} ms | {standing} |"]
+    assert rows == [f"| vllm-router | 16 | {per_s / 100:.2f} | {first_ms - 6:+.1f} ms | 1.00 | {standing} |"]
     assert f"| **{SWITCHYARD}** | {per_s} | {per_s / 120:.2f} | {first_ms:.1f} / {first_ms:.1f} ms |" in "".join(lines)
     _have_as_many_cells_as_their_heads(lines)
 
@@ -58,6 +69,18 @@ def test_embeddings_have_no_time_between_tokens() -> None:
     lines = list(tables(EMBEDDINGS, {name: {n: turns for n in EMBEDDINGS.requests} for name in names}))
     assert not any("between" in line for line in lines)
     assert sum("(9 failed)" in line or "(3 failed)" in line for line in lines) == len(names) * len(EMBEDDINGS.requests)
+    _have_as_many_cells_as_their_heads(lines)
+
+
+def test_what_is_served_is_compared_with_gateways_and_their_engine() -> None:
+    """Its own engine is among its processes: only the sum compares with others."""
+    workload = SERVED_CHATS[0]
+    whole = replace(a_turn(120, [5]), gateway_cpu_s=0.6, engine_cpu_s=0.0)
+    turns = {name: a_turn(100, [6]) for name in (ENGINE, SWITCHYARD, VLLM_ROUTER, LITELLM)}
+    turns |= {SERVED: whole, SERVED_BY_THREE: whole}
+    lines = list(tables(workload, {name: {n: [turn] for n in workload.requests} for name, turn in turns.items()}))
+    assert any(line.startswith(f"| **{SERVED}** | 120 | 1.20 |") and "|  |  | 0.600 |" in line for line in lines)
+    assert "| vllm-router | 150 | 1.20 | -1.0 ms | 0.80 | ahead |" in lines
     _have_as_many_cells_as_their_heads(lines)
 
 
