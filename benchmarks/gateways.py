@@ -54,6 +54,7 @@ class Workload:
     """vLLM's."""
     ours: str = SWITCHYARD
     """The path that is compared with the peers'."""
+    peers: Sequence[str] = PEERS
 
     def request(self) -> bytes:
         """The HTTP request."""
@@ -104,13 +105,14 @@ def served_chat(kilobytes: int, tokens: int, requests: Mapping[int, int]) -> Wor
         weights=CHAT.weights,
         options=("--dtype=bfloat16", "--max-model-len=2048", f"--max-num-seqs={MOST_SEQUENCES}"),
         ours=SERVED,
+        peers=(VLLM_ROUTER,),
     )
 
 
 SERVED_CHATS = (
-    served_chat(2, 64, {1: 8, 20: 60, 150: 300}),
+    served_chat(2, 64, {1: 8, 20: 60, 150: 150}),
     served_chat(2, 512, {1: 2, 20: 20, 150: 150}),
-    served_chat(220, 64, {1: 8, 20: 60, 150: 300}),
+    served_chat(220, 64, {1: 8, 20: 60, 150: 150}),
     served_chat(220, 512, {1: 2, 20: 20, 150: 150}),
 )
 
@@ -147,7 +149,7 @@ def engine(workload: Workload, folder: Path) -> Iterator[Way]:
 
 @contextmanager
 def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> Iterator[list[Way]]:
-    """All gateways in front of `upstream`; the peers' programs are in `peers`."""
+    """The gateways in front of `upstream`; the peers' programs are in `peers`."""
     url = f"http://{HOST}:{upstream.port}"
     with ExitStack() as running:
 
@@ -158,13 +160,13 @@ def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> It
         router.write_text(yaml.safe_dump(switchyard(workload, url)))
         litellm = folder / "litellm.yaml"
         litellm.write_text(yaml.safe_dump(litellm_proxy(url)))
-        yield [
-            start(
+        all_gateways: Mapping[str, Callable[[], Way]] = {
+            SWITCHYARD: lambda: start(
                 SWITCHYARD,
                 {},
                 lambda port: [sys.executable, "-m", "deployments", "router", str(router), f"--port={port}"],
             ),
-            start(
+            VLLM_ROUTER: lambda: start(
                 VLLM_ROUTER,
                 {},
                 # With one worker there is no choice, so use the cheapest policy. The default keeps a tree of prompts.
@@ -173,13 +175,14 @@ def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> It
                     *(f"--host={HOST}", f"--port={port}", f"--prometheus-port={programs.free_ports(1)[0]}"),
                 ],
             ),
-            start(
+            LITELLM: lambda: start(
                 LITELLM,
                 # Without a master key it starts only with this setting. The list of prices would be downloaded.
                 {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
                 lambda port: [str(peers / "litellm"), f"--config={litellm}", f"--host={HOST}", f"--port={port}"],
             ),
-        ]
+        }
+        yield [start_one() for name, start_one in all_gateways.items() if name in (workload.ours, *workload.peers)]
 
 
 def switchyard(workload: Workload, url: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ gateways that are not asked are frozen (SIGSTOP). First streamed chats, then, wi
 models have one random layer, so that what is measured is the serving path. The peers live in a virtual environment of
 their own, made from requirements/peers.lock.
 
-Then what `make serve` runs, with an engine of its own, beside those peers in front of vLLM's own server: prompts of 2
+Then what `make serve` runs, with an engine of its own, beside vllm-router in front of vLLM's own server: prompts of 2
 and 220 kB, 1, 20 and 150 at once. There the CPU time of every process counts, engines and HAProxy included.
 
     make peers              prints the tables, writes benchmarks/results/peers-<date>.json
@@ -43,7 +43,6 @@ from benchmarks.gateways import (
     EMBEDDINGS,
     ENGINE,
     FLOOR,
-    PEERS,
     SERVED,
     SERVED_BY_THREE,
     SERVED_CHATS,
@@ -60,6 +59,9 @@ from deployments.local import processes
 SETTLE_S = 1.0
 """The pause between resuming a gateway and its first request: it notices which connections the engine has closed
 meanwhile."""
+
+MOST_WARM = 64
+"""The most requests at once before a turn."""
 
 
 @dataclass
@@ -163,19 +165,17 @@ async def turn(workload: Workload, way: Way, upstream: Way, *, streams: int, req
 async def measure(workload: Workload, ways: Sequence[Way], upstream: Way, rounds: int) -> Found:
     """The turns of all paths. `upstream`, the engine, always runs; of the gateways only the one under test."""
     found: dict[str, dict[int, list[Turn]]] = {way.name: {n: [] for n in workload.requests} for way in ways}
-    for number in range(-1, rounds):  # the first one warms up
+    for number in range(-1, rounds):  # the first one only warms up
         for way in ways if number % 2 else ways[::-1]:
             asleep = [other for other in ways if other not in (way, upstream)]
             with programs.frozen([pid for other in asleep for pid in other.pids()]):
                 await asyncio.sleep(SETTLE_S)
                 # A frozen process's pages may have been reclaimed: the first requests read them.
-                most = max(workload.requests)
+                most = min(MOST_WARM, max(workload.requests))
                 await load.burst(workload.request(), way.port, streams=most, requests=most, end=workload.end)
-                for streams, requests in workload.requests.items():
+                for streams, requests in workload.requests.items() if number >= 0 else ():
                     asked = partial(turn, workload, way, upstream, streams=streams, requests=requests)
-                    result = await programs.undisturbed(asked)
-                    if number >= 0:
-                        found[way.name][streams].append(result)
+                    found[way.name][streams].append(await programs.undisturbed(asked))
         print(f"{workload.name}: round {number + 1} of {rounds}", file=sys.stderr)
     return found
 
@@ -252,7 +252,7 @@ def tables(workload: Workload, found: Found) -> Iterator[str]:
         yield ""
     yield f"| {workload.ours} compared with | at once | {workload.unit}/s | {first} | CPU time | |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    for peer in PEERS:
+    for peer in workload.peers:
         for streams in workload.requests:
             compared = comparison(found[workload.ours][streams], found[peer][streams])
             cells = [peer, str(streams), f"{compared.ratio:.2f}", f"{compared.later_ms:+.1f} ms"]
