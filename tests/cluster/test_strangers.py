@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.conftest import BLUE, ENGINES, ROUTERS, served
+from tests.cluster.conftest import BLUE, ROUTERS, served
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab
 from tests.support.cluster.network import PREFIX, joined
@@ -52,11 +52,9 @@ def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, st
     redis = Place(the_lab.image.hosts[f"{the_lab.name}-redis"], GCS)
     assert accepting(PREFIX + router.name, [redis]) == {redis}
     assert accepting(stranger, [redis]) == set()
-    for group in (ROUTERS, ENGINES):
-        address = cluster.kuberay.of(group)[0].address
-        assert answer(address, "/v1/models")[0] == 401
-        assert answer(address, f"/deployments/{BLUE}/health")[0] == 401
-        assert answer(address, "/-/routes")[0] == answer(address, "/-/healthz")[0] == 404
+    assert answer(router.address, "/v1/models")[0] == 401
+    assert answer(router.address, f"/deployments/{BLUE}/health")[0] == 401
+    assert answer(router.address, "/-/routes")[0] == answer(router.address, "/-/healthz")[0] == 404
     figures.add(
         "A pod of another application",
         f"of {len(closed) + 1} listening ports packets pass to {INGRESS} of routers, which asks for a key; on all "
