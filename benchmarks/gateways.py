@@ -152,22 +152,16 @@ def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> It
     """The gateways in front of `upstream`; the peers' programs are in `peers`."""
     url = f"http://{HOST}:{upstream.port}"
     with ExitStack() as running:
-
-        def start(name: str, environment: Mapping[str, str], command: Callable[[int], Sequence[str]]) -> Way:
-            return running.enter_context(_running(name, workload, folder, environment, command))
-
         router = folder / "router.yaml"
         router.write_text(yaml.safe_dump(switchyard(workload, url)))
         litellm = folder / "litellm.yaml"
         litellm.write_text(yaml.safe_dump(litellm_proxy(url)))
-        all_gateways: Mapping[str, Callable[[], Way]] = {
-            SWITCHYARD: lambda: start(
-                SWITCHYARD,
+        commands: Mapping[str, tuple[Mapping[str, str], Callable[[int], Sequence[str]]]] = {
+            SWITCHYARD: (
                 {},
                 lambda port: [sys.executable, "-m", "deployments", "router", str(router), f"--port={port}"],
             ),
-            VLLM_ROUTER: lambda: start(
-                VLLM_ROUTER,
+            VLLM_ROUTER: (
                 {},
                 # With one worker there is no choice, so use the cheapest policy. The default keeps a tree of prompts.
                 lambda port: [
@@ -175,14 +169,17 @@ def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> It
                     *(f"--host={HOST}", f"--port={port}", f"--prometheus-port={programs.free_ports(1)[0]}"),
                 ],
             ),
-            LITELLM: lambda: start(
-                LITELLM,
+            LITELLM: (
                 # Without a master key it starts only with this setting. The list of prices would be downloaded.
                 {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
                 lambda port: [str(peers / "litellm"), f"--config={litellm}", f"--host={HOST}", f"--port={port}"],
             ),
         }
-        yield [start_one() for name, start_one in all_gateways.items() if name in (workload.ours, *workload.peers)]
+        yield [
+            running.enter_context(_running(name, workload, folder, *command))
+            for name, command in commands.items()
+            if name in (workload.ours, *workload.peers)
+        ]
 
 
 def switchyard(workload: Workload, url: str) -> dict[str, Any]:
@@ -206,7 +203,7 @@ def clusters(workload: Workload, folder: Path) -> Iterator[list[Way]]:
     with ExitStack() as running:
         ways = []
         for name, routers in ((SERVED, 1), (SERVED_BY_THREE, 3)):
-            applications = serving.served(llm_config, MODEL, routers)
+            applications = serving.one_endpoint(llm_config, MODEL, routers)
             [port] = programs.free_ports(1)
             run = running.enter_context(
                 serving.ours({"applications": applications}, secrets.token_urlsafe(16), folder / name, port)

@@ -173,7 +173,9 @@ async def measure(workload: Workload, ways: Sequence[Way], upstream: Way, rounds
                 # A frozen process's pages may have been reclaimed: the first requests read them.
                 most = min(MOST_WARM, max(workload.requests))
                 await load.burst(workload.request(), way.port, streams=most, requests=most, end=workload.end)
-                for streams, requests in workload.requests.items() if number >= 0 else ():
+                if number < 0:
+                    continue
+                for streams, requests in workload.requests.items():
                     asked = partial(turn, workload, way, upstream, streams=streams, requests=requests)
                     found[way.name][streams].append(await programs.undisturbed(asked))
         print(f"{workload.name}: round {number + 1} of {rounds}", file=sys.stderr)

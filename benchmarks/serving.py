@@ -134,7 +134,7 @@ def ingress(prefix: str, llm_config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def served(llm_config: Mapping[str, Any], endpoint: str, routers: int = 1) -> list[dict[str, Any]]:
+def one_endpoint(llm_config: Mapping[str, Any], endpoint: str, routers: int = 1) -> list[dict[str, Any]]:
     """The applications of an endpoint of one engine."""
     user_config = {
         "endpoints": {endpoint: {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
@@ -159,7 +159,10 @@ def served(llm_config: Mapping[str, Any], endpoint: str, routers: int = 1) -> li
 def configuration(llm_config: Mapping[str, Any]) -> dict[str, Any]:
     """The applications of our cluster: one engine for (a) and (b) with the router, and one for (d)."""
     return {
-        "applications": [*served(llm_config, "chat"), ingress("/tuned", {**llm_config, "log_engine_metrics": False})]
+        "applications": [
+            *one_endpoint(llm_config, "chat"),
+            ingress("/tuned", {**llm_config, "log_engine_metrics": False}),
+        ]
     }
 
 

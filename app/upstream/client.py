@@ -524,23 +524,22 @@ class Upstream:
 
     async def probe(self, target: Target, timeout_s: float) -> bool:
         """Whether the deployment reports that it is healthy."""
-        try:
-            with within(timeout_s):
-                response = await self._http.get(f"{target.url}/health", target.headers, timeout_s)
-        except (HttpError, TimeoutError, ValueError):
-            return False
-        response.close()
-        return response.status < 500 and response.status not in (401, 403)
+        status = await self._status(f"{target.url}/health", target.headers, timeout_s)
+        return status is not None and status < 500 and status not in (401, 403)
 
     async def is_healthy(self, origin: str) -> bool:
         """Whether the replica with this origin is healthy, and does not stop: a `Check`."""
+        return await self._status(origin + HEALTH_PATH, NO_CONTEXT, CHECK_S) == 200
+
+    async def _status(self, url: str, headers: Mapping[str, str], timeout_s: float) -> int | None:
+        """The status of a GET; None without a response in time."""
         try:
-            with within(CHECK_S):
-                response = await self._http.get(origin + HEALTH_PATH, NO_CONTEXT, CHECK_S)
+            with within(timeout_s):
+                response = await self._http.get(url, headers, timeout_s)
         except (HttpError, TimeoutError, ValueError):
-            return False
+            return None
         response.close()
-        return response.status == 200
+        return response.status
 
 
 async def _answered(visit: Visit, send: Callable[[], Awaitable[Response]]) -> Response:
