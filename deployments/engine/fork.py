@@ -8,7 +8,8 @@ waits to be the replica's engine, and runs Ray's worker.
 - The first replica of a node starts its template, which ends with its raylet, or an hour after its last copy.
 - Libraries read variables of the environment while they are imported. So a template serves the workers whose
   environment equals its own, but for `LATER`, and only until a file of this application changes.
-- A template touches no device, and has no threads but those of libraries that survive a fork (OpenBLAS, jemalloc).
+- A template touches no device, has no threads but those of libraries that survive a fork (OpenBLAS, jemalloc), and
+  draws no random number from a generator that its copies would share.
 - Wherever no template is to be had, Ray's worker and vLLM's engine start as they would without one.
 """
 
@@ -205,8 +206,7 @@ def template(listener: socket.socket, raylet_pid: int, imports: Sequence[str], i
     place = Path(listener.getsockname())
     with suppress(ProcessLookupError):
         raylet = os.pidfd_open(raylet_pid)
-        for name in imports:
-            importlib.import_module(name)
+        load(imports)
         gc.collect()
         gc.freeze()  # collections in a copy would write to all pages, and share none
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
@@ -224,6 +224,28 @@ def template(listener: socket.socket, raylet_pid: int, imports: Sequence[str], i
                     return Connection(os.dup(connection.fileno()))
     place.unlink(missing_ok=True)
     os._exit(0)
+
+
+def load(modules: Sequence[str]) -> None:
+    """Imports modules without having Ray draw an ID. The generator of its IDs is the process's, and nothing seeds it
+    anew in a copy: all copies would go on with the same IDs. Ray ends an actor to which two copies send a call with the
+    same ID at once, and both send calls to Serve's controller.
+    """
+    if not modules:
+        return
+    from ray import ActorClassID, actor
+
+    class DrawnByTheSystem(ActorClassID):  # type: ignore[misc]  # Ray's is Cython's
+        @classmethod
+        def from_random(cls) -> ActorClassID:
+            return ActorClassID(os.urandom(ActorClassID.size()))
+
+    actor.ActorClassID = DrawnByTheSystem  # each class of an actor that a module declares has one
+    try:
+        for name in modules:
+            importlib.import_module(name)
+    finally:
+        actor.ActorClassID = ActorClassID
 
 
 class Spare:

@@ -11,24 +11,32 @@ import pytest
 from deployments.engine import fork
 
 IMPORT = """
-import gc, importlib, json, os, pathlib, signal, sys, threading
+import json, os, pathlib, signal, sys, threading
 from deployments.engine import fork
 
 read = set()
 get = os._Environ.__getitem__
 os._Environ.__getitem__ = lambda self, name: (read.add(name), get(self, name))[1]
-for name in fork.IMPORTS:
-    importlib.import_module(name)
+fork.load(fork.IMPORTS)
 os._Environ.__getitem__ = get
 
-import numpy, torch
+import numpy, ray, torch
 if (pid := os.fork()) == 0:
     signal.alarm(60)
     torch.set_num_threads(2)
     square = torch.ones(600, 600)
     assert (square @ square)[0, 0] == (square.numpy() @ square.numpy())[0, 0] == 600
     os._exit(0)
+def drawn_in_a_copy():
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(write, ray.ObjectRef.from_random().binary())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return os.read(read, 100)
+
 json.dump({
+    "same ids": drawn_in_a_copy() == drawn_in_a_copy(),
     "read": sorted(map(str, read)),
     "threads": sorted((task / "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir()),
     "python's threads": threading.active_count(),
@@ -61,3 +69,8 @@ def test_no_import_starts_a_thread_or_touches_a_device(imported: dict[str, Any])
 
 def test_a_copy_computes_with_several_threads(imported: dict[str, Any]) -> None:
     assert imported["copy"] == 0
+
+
+def test_no_import_draws_an_id_of_rays(imported: dict[str, Any]) -> None:
+    """Copies would draw the same ones after it."""
+    assert not imported["same ids"]

@@ -101,6 +101,32 @@ def test_a_copy_is_what_the_worker_would_be(
         assert copy == plain
 
 
+IDS = """
+import json, threading
+from ray import ObjectRef
+
+ids = []
+for _ in range(3):
+    ids.append(ObjectRef.from_random().hex())  # by the generator of Ray's IDs of calls
+    thread = threading.Thread(target=lambda: ids.append(ObjectRef.from_random().hex()))
+    thread.start()
+    thread.join()
+print(json.dumps(ids))
+"""
+
+
+def test_no_two_copies_draw_the_same_id(tmp_path: Path) -> None:
+    """In any thread. Ray Serve declares classes of actors, which have IDs."""
+    with template(tmp_path, "ray.serve._private.replica") as (_, arguments, given):
+        (tmp_path / "worker.py").write_text(IDS)
+        drawn = []
+        for _ in range(3):
+            command = [sys.executable, "-m", fork.MODULE, *arguments]
+            done = subprocess.run(command, env=given, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True)
+            drawn += json.loads(done.stdout)
+    assert len(set(drawn)) == len(drawn) == 18
+
+
 def test_a_variable_that_the_template_has_and_the_worker_lacks(tmp_path: Path) -> None:
     with template(tmp_path) as (_, arguments, environment):
         place = fork.address(arguments, environment)
