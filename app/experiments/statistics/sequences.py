@@ -69,21 +69,6 @@ def rho_for(effect: float, alpha: float) -> float:
     return best_rho((smallest_boundary(alpha) / effect) ** 2, alpha)
 
 
-def log_e_value(t2: ArrayLike, v: ArrayLike, rho: ArrayLike, nu: ArrayLike) -> Floats:
-    """ln of the e-value of one mixture scale.
-
-    `t2` is (estimate/se)², `v` the information 1/se², `nu` the degrees of freedom, infinite for the normal limit.
-    All broadcast.
-    """
-    t2, v, rho, nu = (np.asarray(argument, dtype=np.float64) for argument in (t2, v, rho, nu))
-    r = rho / (v + rho)
-    finite = np.isfinite(nu)
-    n = np.where(finite, nu, 1.0)
-    student = 0.5 * (n + 1) * (np.log1p(t2 / n) - np.log1p(r * t2 / n))
-    gain = np.where(finite, student, 0.5 * t2 * (1 - r))
-    return np.asarray(0.5 * np.log(r) + gain, dtype=np.float64)
-
-
 def is_well_defined(est: ArrayLike, se: ArrayLike, nu: ArrayLike) -> NDArray[np.bool_]:
     """The mask of the looks at which a claim is possible: a finite estimate, a positive finite error, more than MIN_NU
     degrees.
@@ -95,20 +80,49 @@ def is_well_defined(est: ArrayLike, se: ArrayLike, nu: ArrayLike) -> NDArray[np.
     return np.asarray((se > 0) & (v > 0) & np.isfinite(v) & np.isfinite(t2) & (nu > MIN_NU), dtype=np.bool_)
 
 
-def _mixed(t2: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) -> Floats:
-    """`weights` by rho."""
-    return np.asarray(np.logaddexp.reduce(_weighted(t2, v, nu, weights)), dtype=np.float64)
+class _Mixture:
+    """The e-value's mixture at looks with information `v` (1/se²) and `nu` degrees of freedom, infinite for the normal
+    limit, which broadcast: what every estimate at these looks shares. `weights` by rho."""
 
+    def __init__(self, v: Floats, nu: Floats, weights: Mapping[float, float]) -> None:
+        def by_scale(numbers: Iterable[float]) -> Floats:
+            """A first axis more than the looks have."""
+            return np.reshape([*numbers], (-1, *[1] * v.ndim))
 
-def _weighted(t2: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) -> Floats:
-    """ln of each scale's part in the mixture: a first axis more than the arguments have."""
-    return _by_scale(v, [math.log(weight) for weight in weights.values()]) + log_e_value(
-        t2, v, _by_scale(v, weights), nu
-    )
+        rho = by_scale(weights)
+        self._r = rho / (v + rho)
+        self._at_zero = by_scale(math.log(weight) for weight in weights.values()) + 0.5 * np.log(self._r)
+        self._is_finite = np.isfinite(nu)
+        self._n = np.where(self._is_finite, nu, 1.0)
 
+    def _parts(self, t2: Floats) -> Floats:
+        """ln of each scale's part."""
+        n = self._n
+        student = 0.5 * (n + 1) * (np.log1p(t2 / n) - np.log1p(self._r * t2 / n))
+        return np.asarray(self._at_zero + np.where(self._is_finite, student, 0.5 * t2 * (1 - self._r)))
 
-def _by_scale(v: Floats, numbers: Iterable[float]) -> Floats:
-    return np.reshape([*numbers], (-1, *[1] * v.ndim))
+    def log_e_value(self, t2: Floats) -> Floats:
+        """ln of the e-value of estimates whose (estimate/se)² is `t2`."""
+        return np.asarray(np.logaddexp.reduce(self._parts(t2)), dtype=np.float64)
+
+    def enough_for_a_scale(self, log_e_value: float) -> Floats:
+        """The smallest estimates, in standard errors, of which one scale's part alone is `log_e_value`: the mixture is
+        not less there. `_LARGEST` where no estimate would suffice."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            gain = 2 * (log_e_value - self._at_zero)
+            ratio = np.exp(gain / (self._n + 1))
+            student = self._n * (ratio - 1) / (1 - self._r * ratio)
+            t2 = np.where(self._is_finite, np.where(student >= 0, student, np.inf), gain / (1 - self._r))
+        return np.asarray(np.minimum(np.sqrt(t2.min(axis=0)), _LARGEST))
+
+    def with_slope(self, k: Floats) -> tuple[Floats, Floats]:
+        """ln of the e-value of estimates of `k` standard errors, and its derivative by `k`."""
+        t2, n = k * k, self._n
+        parts = self._parts(t2)
+        value = np.asarray(np.logaddexp.reduce(parts), dtype=np.float64)
+        student = (n + 1) * k * (1 / (n + t2) - self._r / (n + self._r * t2))
+        slopes = np.where(self._is_finite, student, k * (1 - self._r))
+        return value, np.asarray((np.exp(parts - value) * slopes).sum(axis=0), dtype=np.float64)
 
 
 def _precisions(mixture: Mapping[float, float], effect: float, alpha: float) -> dict[float, float]:
@@ -125,7 +139,7 @@ def log_e_mixture(est: ArrayLike, se: ArrayLike, nu: ArrayLike, *, effect: float
     ok = is_well_defined(est, se, nu)
     est, se, nu = np.where(ok, est, 0.0), np.where(ok, se, 1.0), np.where(ok, nu, 1.0)
     weights = _precisions(MIXTURE, effect, alpha)
-    return np.where(ok, _mixed((est / se) ** 2, 1 / se**2, nu, weights), 0.0)
+    return np.where(ok, _Mixture(1 / se**2, nu, weights).log_e_value((est / se) ** 2), 0.0)
 
 
 def boundary(
@@ -148,35 +162,22 @@ def boundary(
     n = np.where(ok, nu, 1.0)
     level = alpha if level is None else level
     target = math.log(1 / level) if level else math.inf
-    weights = _precisions(mixture, effect, alpha)
+    mixed = _Mixture(v, n, _precisions(mixture, effect, alpha))
     low, high = np.zeros_like(v), np.full_like(v, _LARGEST)
-    finite = ok & (_mixed(high * high, v, n, weights) >= target)
-    # No likelihood ratio is larger than that of the estimate itself: the root is not below.
-    k = np.sqrt(2 * target / (1 + 1 / n))
+    finite = ok & (mixed.log_e_value(high * high) >= target)
+    k = mixed.enough_for_a_scale(target)
     searched = finite
     for _ in range(_STEPS):
         if not searched.any():
             break
-        value, slope = _with_slope(k, v, n, weights)
+        value, slope = mixed.with_slope(k)
         enough = value >= target
         low, high = np.where(enough, low, k), np.where(enough, k, high)
         with np.errstate(divide="ignore", invalid="ignore"):
             newton = k - (value - target) / slope
-        closer = np.where((low < newton) & (newton < high), newton, 0.5 * (low + high))
+        closer = np.where((low <= newton) & (newton <= high), newton, 0.5 * (low + high))
         k, searched = np.where(searched, closer, k), searched & (abs(closer - k) > _NEAR * k)
     return np.where(finite, k, np.inf)
-
-
-def _with_slope(k: Floats, v: Floats, nu: Floats, weights: Mapping[float, float]) -> tuple[Floats, Floats]:
-    """ln of the mixture's e-value for an estimate of `k` standard errors, and its derivative by `k`."""
-    parts = _weighted(k * k, v, nu, weights)
-    value = np.asarray(np.logaddexp.reduce(parts), dtype=np.float64)
-    rho = _by_scale(v, weights)
-    r = rho / (v + rho)
-    n = np.where(np.isfinite(nu), nu, 1.0)
-    student = (n + 1) * k * (1 / (n + k * k) - r / (n + r * k * k))
-    slopes = np.where(np.isfinite(nu), student, k * (1 - r))
-    return value, np.asarray((np.exp(parts - value) * slopes).sum(axis=0), dtype=np.float64)
 
 
 def confidence_sequence(
