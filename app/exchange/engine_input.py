@@ -48,8 +48,9 @@ async def check_input(exchange: Exchange, target: Target, request: EngineRequest
     """Raises BadRequest if a main request for the target's engine has what may not pass to one."""
     check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
     check_token_ids(exchange.call, request.body)
-    if exchange.size > _SHORT_BODY:
-        await exchange.state.access.bodies.work(exchange.size, check_arguments, exchange.call, request.body)
+    if exchange.size > _SHORT_BODY and (arguments := _arguments(request.body)):
+        size = sum(len(text) for _, text, _ in arguments)
+        await exchange.state.access.bodies.work(size, check_arguments, exchange.call, arguments)
     await check_costs(exchange, target, [request])
 
 
@@ -264,22 +265,32 @@ def check_vectors(body: Mapping[str, Any], hidden_size: int | None) -> None:
         )
 
 
-def check_arguments(call: Call, body: Mapping[str, Any]) -> None:
-    """Raises BadRequest, under the client's name for the field, if the vLLM request `body` holds the arguments of a
-    tool's call, JSON in a text, with more values or levels than an engine reads in a moment. That they are JSON, it
-    checks itself."""
-    for field, texts in (("messages", _arguments_of_chat), ("input", _arguments_of_responses)):
-        items = body.get(field)
-        for text, where in texts(items) if isinstance(items, list) else ():
-            try:
-                nested_json(text)
-            except TooLarge:
-                raise _of_arguments(call, field, where, "has too many values, or too many digits") from None
-            except ValueError as error:
-                if "recursion" in str(error):
-                    raise _of_arguments(call, field, where, "has too many levels") from None
-                if "out of range" in str(error):
-                    raise _of_arguments(call, field, where, "has a number with too many digits") from None
+def check_arguments(call: Call, arguments: Sequence["_Argument"]) -> None:
+    """Raises BadRequest, under the client's name for the field, if the arguments of a tool's call, JSON in a text, have
+    more values or levels than an engine reads in a moment. That they are JSON, it checks itself."""
+    for field, text, where in arguments:
+        try:
+            nested_json(text)
+        except TooLarge:
+            raise _of_arguments(call, field, where, "has too many values, or too many digits") from None
+        except ValueError as error:
+            if "recursion" in str(error):
+                raise _of_arguments(call, field, where, "has too many levels") from None
+            if "out of range" in str(error):
+                raise _of_arguments(call, field, where, "has a number with too many digits") from None
+
+
+_Argument = tuple[str, str, str]
+"""The field of a vLLM request, the arguments of a tool's call there, and where they are in it."""
+
+
+def _arguments(body: Mapping[str, Any]) -> Sequence[_Argument]:
+    return [
+        (field, text, where)
+        for field, found in (("messages", _arguments_of_chat), ("input", _arguments_of_responses))
+        if isinstance(items := body.get(field), list)
+        for text, where in found(items)
+    ]
 
 
 def _of_arguments(call: Call, field: str, where: str, reason: str) -> BadRequest:

@@ -198,7 +198,7 @@ class Exchange:
         self.record.endpoint = self._addressed()
         if not self.record.endpoint and request.body and (self.caller.endpoints is not None or size > LONG_BODY):
             # Rights and the endpoint's own bound come before the body is checked in full.
-            name = await bodies.work(size, model_in, request.body)
+            name = await bodies.work(len(request.body), model_in, request.body)
             self.snapshot.views.require_access(self.caller, name)
             if name in config.endpoints:
                 check_body_size(size, config.body_limit(name))

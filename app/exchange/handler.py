@@ -60,7 +60,7 @@ from app.exchange.response import ErrorRenderer, Send, names_of
 from app.exchange.state import RouterState
 from app.exchange.stream import ContinuedStream, DeliveredStream, MalformedAnswerGuard, Relay
 from app.internal_api import REPLICA_HEADER
-from app.long_json import LONG_BODY
+from app.long_json import LONG_BODY, cost_of
 from app.telemetry.logs import event, where
 from app.upstream.balancer import Placement
 from app.upstream.client import NO_CONTEXT, Encode, ResponseStream, encoded_in_pieces
@@ -597,10 +597,10 @@ class Attempt:
     @property
     def _encode(self) -> Encode | None:
         """Writes a long body in a thread, where the event loop does not wait for it."""
-        size, bodies = self._exchange.size, self._exchange.state.access.bodies
-        if size <= LONG_BODY:
+        cost, bodies = cost_of(self._exchange.request.body), self._exchange.state.access.bodies
+        if cost <= LONG_BODY:
             return None
-        return lambda body, target: bodies.work(size, encoded_in_pieces, body, target)
+        return lambda body, target: bodies.work(cost, encoded_in_pieces, body, target)
 
 
 _Step = Sequence[EngineRequest] | EngineRequest | Reply

@@ -1,6 +1,8 @@
-"""The router's server writes what uvicorn writes, byte by byte, with less work."""
+"""The router's server writes what uvicorn writes, byte by byte, with less work, and starts requests a few at a time."""
 
 import asyncio
+from functools import partial
+from itertools import chain, count
 from typing import Any
 
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.server.http_protocol import PlainCycle
+from app.server.http_protocol import STARTS_AT_ONCE, PlainCycle, Starts
 
 PLAIN = st.sampled_from([b"content-type", b"x-request-id", b"date", b"cache-control"])
 NAMES = PLAIN | st.sampled_from([b"Content-Type", b"x y", b"connection", b"content-length", b"transfer-encoding", b""])
@@ -127,3 +129,26 @@ async def test_a_chunk_waits_while_the_client_does_not_read_and_is_dropped_once_
     cycle.disconnected = True
     await cycle.send(chunk)
     assert len(wire.written) == 2
+
+
+@given(arriving=st.lists(st.integers(0, 3 * STARTS_AT_ONCE), max_size=8))
+def test_requests_start_in_order_and_a_few_in_a_turn(arriving: list[int]) -> None:
+    """`arriving`: how many come in each turn of the event loop."""
+
+    async def started() -> list[list[int]]:
+        starts, numbers = Starts(), count()
+        turns: list[list[int]] = [[]]
+
+        def start(number: int) -> None:
+            turns[-1].append(number)
+
+        for arrivals in arriving + [0] * sum(arriving):
+            for _ in range(arrivals):
+                starts.add(partial(start, next(numbers)))
+            await asyncio.sleep(0)
+            turns.append([])
+        return turns
+
+    turns = asyncio.run(started())
+    assert list(chain(*turns)) == list(range(sum(arriving)))
+    assert max(map(len, turns)) <= 2 * STARTS_AT_ONCE  # the rest of the arrivals' turn, and the next one's
