@@ -4,6 +4,7 @@ Counts are kept in three resolutions, each for its own time: the finer ones end 
 """
 
 import math
+import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,16 @@ NOT_ANSWERED, RUNNING = "not_answered", "running"
 OUTCOMES: Sequence[Outcome] = get_args(Outcome)
 
 
+_ANSWER_ID = re.compile(r"[a-z]+[-_](.+?)(-[0-9a-f]{8})?")
+"""An id in an answer: the API's prefix, the request's id, and often a number that vLLM adds."""
+
+
+def _in_answer(id: str) -> tuple[str, ...]:
+    """The ids that a request may have with this id in its answer."""
+    parts = _ANSWER_ID.fullmatch(id)
+    return () if parts is None else (parts[1], parts[1] + (parts[2] or ""))
+
+
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requests that somebody asks for. `endpoints`: those that the reader may see; None: all, also requests that
     name none. `caller_id`: only the reader's own, and at the endpoints `operated` everyone's. The rest are the reader's
@@ -103,7 +114,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def matches(self, request: ListedRequest) -> bool:
         """Whether the request passes the filters."""
         return (
-            self.id in (None, request.id)
+            (self.id is None or request.id == self.id or request.id in _in_answer(self.id))
             and self.endpoint in (None, request.endpoint)
             and self.deployment in (None, request.deployment)
             and self.caller in (None, request.caller)

@@ -52,7 +52,7 @@ class ActivityApi:
         self._audited_api = Api("switchyard", services, openai_words)
         self._text_entry = ApiRoute("GET", "/api/texts/{id:path}", "recorded_text", self._text, audited=True)
         query: dict[str, Schema] = {
-            "id": {"description": "The request's id: x-request-id"},
+            "id": {"description": "The request's id: x-request-id, or the id in its answer"},
             "endpoint": {"description": f"A name, or {NOWHERE} for requests that reached none"},
             "deployment": {},
             "caller": {},

@@ -91,6 +91,18 @@ def test_a_request_is_listed_once_however_reports_overlap(sent: list[tuple[str, 
     assert times == sorted(times, reverse=True)
 
 
+@given(
+    id=st.uuids().map(str) | st.from_regex(r"[A-Za-z0-9._-]{1,40}", fullmatch=True),
+    prefix=st.sampled_from(["", "chatcmpl-", "cmpl-", "embd-", "resp_", "msg_"]),
+    number=st.sampled_from(["", "-0a1b2c3d"]),
+)
+def test_a_request_is_found_by_its_id_and_by_the_one_in_its_answer(id: str, prefix: str, number: str) -> None:
+    board = Board()
+    board.take(report([request(1, id=id), request(2, id="another")]), NOW)
+    assert id in ids(board, id=f"{prefix}{id}{number if prefix else ''}")
+    assert ids(board, id=f"{prefix}{id}0") == []
+
+
 BURSTS = st.tuples(st.sampled_from("ab"), st.integers(0, 400), st.integers(2, 50), st.booleans(), st.integers(0, 90))
 
 
