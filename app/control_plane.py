@@ -347,8 +347,10 @@ def planned(endpoint: Endpoint, wanted: WantedPlan, author: Authorship) -> Endpo
     present = endpoint.plan
     expires = None
     if wanted.ttl_s is not None:
+        # A plan of a deployed file has no number of its own: the history has counted on.
+        known = max(present.generation, author.least_generation - 1)
         lasting = present.expires or Expiry(
-            at=author.at, generation=present.generation, weights=endpoint.traffic, overrides=present.overrides
+            at=author.at, generation=known, weights=endpoint.traffic, overrides=present.overrides
         )
         expires = lasting.model_copy(update={"at": author.at + wanted.ttl_s})
     followed = any(plan.until > author.at for plan in present.earlier)

@@ -228,6 +228,15 @@ async def test_a_temporary_plan_ends_in_the_one_before(control: MemoryControl) -
     assert control.replaced == 3
 
 
+async def test_a_temporary_plan_counts_those_before_it_as_the_history_does(control: MemoryControl) -> None:
+    """Plans of deployed files have no numbers of their own."""
+    author = Authorship("alice", 1000.0, least_generation=4)
+    await change_plan(control, "chat", check=lambda config: WantedPlan(MOVED, ttl_s=60.0), author=author)
+    control.deliver()
+    await restore_expired(control, 1060.0)
+    assert endpoint(control).plan.reason == "generation 4 was temporary: generation 3 again"
+
+
 async def test_nothing_temporary_becomes_lasting_by_itself(control: MemoryControl) -> None:
     for share in (50, 20):
         await change(control, WantedPlan({"blue": share, "green": 100 - share}, ttl_s=60.0))
