@@ -47,6 +47,9 @@ CONTEXT_EXCEEDED = "context_length_exceeded"
 CLIENT_GONE = "client_gone"
 """The kind of a request whose client disconnected."""
 
+CLIENT_TIMEOUT = "client_timeout"
+"""The kind of a request that took longer than its client allows, which is less than this server does."""
+
 NO_ENGINE = "no_engine"
 """The kind of a request whose client has waited for an engine, of which there was none, and then disconnected: our
 failure."""
@@ -409,7 +412,7 @@ def outcome_of(error: str, status: int = 200) -> Outcome:
         return "errors" if status >= 500 else "refused"
     if not error:
         return "answered"
-    if error == CLIENT_GONE:
+    if error in (CLIENT_GONE, CLIENT_TIMEOUT):
         return "left"
     return "refused" if error in _REFUSALS else "errors"
 

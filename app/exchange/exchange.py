@@ -24,14 +24,17 @@ from app.dialects.bodies import model_in
 from app.dialects.unserved import of_other_methods
 from app.errors import (
     CLIENT_GONE,
+    CLIENT_TIMEOUT,
     NO_ENGINE,
     BadRequest,
     ClientError,
+    DeadlinePassed,
     Forbidden,
     LimitExceeded,
     NotFound,
     Suspected,
     SwitchyardError,
+    TimedOut,
     Unauthorized,
     Unavailable,
     UpstreamError,
@@ -306,6 +309,8 @@ class Exchange:
 
     def render(self, error: SwitchyardError) -> Reply:
         """The error in the dialect's form."""
+        if isinstance(error, DeadlinePassed) and self._is_over_own_limit():
+            error = DeadlinePassed(f"The response took longer than the {self.patience:g} s that the request allows")
         return self.dialect.render_error(error, self.route.operation, self.request)
 
     async def refused(self, error: ClientError) -> ClientError:
@@ -327,7 +332,9 @@ class Exchange:
         self.record.manages = self.route.open  # probes of its health are none of an endpoint's requests
         if self.record.error == Forbidden.kind and self.caller.endpoints is not None:
             self.record.endpoint = self._endpoint_asked()
-        if self.record.error == CLIENT_GONE and self._had_no_engine():
+        if self.record.error == TimedOut.kind and self._is_over_own_limit():
+            self.record.error = CLIENT_TIMEOUT
+        if self.record.error in (CLIENT_GONE, CLIENT_TIMEOUT) and self._had_no_engine():
             self.record.error = NO_ENGINE
         self._learn_length()
         telemetry, plan = self.state.telemetry, self.writer.plans.get(self.record.endpoint, "")
@@ -464,6 +471,11 @@ class Exchange:
         if self.size > LONG_BODY:  # this is no work for the event loop
             _prompt_estimate(self.record, call)
         return call
+
+    def _is_over_own_limit(self) -> bool:
+        """Whether the time is over that the client allows, where that is less than this server does."""
+        is_own = hasattr(self, "deadline") and self.patience < self.snapshot.config.timeouts.total_s
+        return is_own and asyncio.get_running_loop().time() >= self.deadline
 
     def _time_allowed(self) -> float:
         """Seconds for the whole exchange: the configuration's, unless the client wants to wait less."""

@@ -27,6 +27,7 @@ _CAUSES = {
     "timeout": "generation",
     "internal": "generation",
     "client_gone": "cancelled",
+    "client_timeout": "cancelled",
 }
 """Our error type to TGI's `err` label; all others are ``validation``."""
 

@@ -271,8 +271,10 @@ def test_a_client_may_wait_less_than_the_configuration_allows(rig: Rig, client: 
         "/v1/chat/completions", json={**QUESTION, "stream": streamed}, headers={"x-request-timeout-s": "0.2"}
     )
     assert answer.status_code == 504
-    assert answer.json()["error"]["code"] == "timeout"
+    error = answer.json()["error"]
+    assert (error["code"], "than the 0.2 s that the request allows" in error["message"]) == ("timeout", True)
     assert len(rig.blue.requests) == 1
+    assert 'error_type="client_timeout"' in client.get("/metrics").text, "no failure of the deployment's"
 
 
 @pytest.mark.parametrize("wish", ["soon", "0", "-1", "nan", "inf", ""])

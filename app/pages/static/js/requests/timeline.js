@@ -9,6 +9,7 @@ import { REASONS } from "./recorded.js";
 const ERRORS = {
   broken: "deployment failed",
   client_gone: "client left",
+  client_timeout: "client's own time limit",
   no_engine: "client left: no engine was there",
   suspected: "held back: engines died",
 };
@@ -43,7 +44,7 @@ export function result({ status, error, outcome, moves, paused_s }) {
     case null:
       return mark("wait", paused_s === null ? "running" : `paused for ${seconds(paused_s)}: waits for an engine`);
     case "left":
-      return clientLeft();
+      return error === "client_timeout" ? mark("info", words) : clientLeft();
     case "errors":
       return mark("bad", words);
     case "refused":
@@ -348,7 +349,8 @@ export function tokens(request) {
   const most = max_tokens === null ? "" : ` of at most ${whole(max_tokens)}`;
   const time = first_byte_s === null ? 0 : duration_s - first_byte_s - pause_s;
   const without = pause_s ? " without the wait for another engine" : "";
-  const rate = completion_tokens && time > 0.01 ? `, ${number(completion_tokens / time)}/s${without}` : "";
+  const later = (completion_tokens ?? 0) - 1; // than the first one, whose time is the prompt's
+  const rate = later > 0 && time > 0.01 ? `, ${number(later / time)}/s${without}` : "";
   return `${whole(prompt_tokens)} in the prompt, ${whole(completion_tokens ?? 0)} in the answer${most}${rate}`;
 }
 
