@@ -23,6 +23,22 @@ ID = "REQUEST-ID"
 """Stands for the request's id in answers."""
 
 
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="refresh" content="2">
+<title>Switchyard is starting</title>
+<style>:root { color-scheme: light dark; font: 1rem system-ui; } body { max-width: 40rem; margin: 3rem auto; }</style>
+<h1>Switchyard is starting or stopping</h1>
+<p>No router takes requests at the moment. This page tries again by itself.</p>
+</html>
+"""
+"""For people who open the console or the API's reference."""
+
+PAGES = r"^GET:/(?:ui|docs)/?$"
+
+
 @dataclass(frozen=True)
 class Form:
     """One answer. `calls`: expressions for ``METHOD:path``, with `VERSIONED` at its end or not; empty for the answer to
@@ -74,6 +90,8 @@ def forms() -> list[Form]:
             calls.setdefault(versioned, []).append(f"{call}{end}$")
     other = answer(OpenAI(), "none", Request("GET", "/", id=ID))
     calls.setdefault(other, [])
+    page = Form(ERROR.status, "text/html; charset=utf-8", PAGE, (("cache-control", "no-store"),))
+    calls[page] = [PAGES]
     return [
         replace(form, calls=tuple(served_calls))
         for form, served_calls in sorted(calls.items(), key=lambda pair: pair[0] == other)

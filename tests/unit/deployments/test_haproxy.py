@@ -32,7 +32,7 @@ from deployments.haproxy import (
     cluster_settings,
     write_script,
 )
-from deployments.no_router import ERROR
+from deployments.no_router import ERROR, PAGE
 from tests.support.clients.node import run_script
 from tests.support.processes.keepalive import keepalive_timers
 from tests.support.processes.servers import free_port, serve
@@ -206,7 +206,8 @@ def check_answers_for_a_router(running: Proxy) -> None:
             calls.setdefault((route.method, route.path), []).append((dialect, route))
     openais = (OpenAI(), Route("GET", "/", "none"))
     calls |= {
-        ("GET", path): [openais] for path in ("/", "/health", "/ready", "/ui", "/deployments/blue/health", "/nope")
+        ("GET", path): [openais]
+        for path in ("/", "/health", "/ready", "/ui/sign-in", "/deployments/blue/health", "/nope")
     }
     with closing(running.connection()) as connection:
         for (method, path), candidates in calls.items():
@@ -221,6 +222,11 @@ def check_answers_for_a_router(running: Proxy) -> None:
                 assert (response.getheader("retry-after"), response.getheader(NO_ROUTE_HEADER)) == ("2", "1")
                 for name, value in wanted.headers.items():
                     assert response.getheader(name) == value
+        for path in ("/ui", "/docs", "/ui/"):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            assert (response.status, response.getheader("content-type")) == (503, "text/html; charset=utf-8")
+            assert response.read().decode() == PAGE, "for a browser, which shows it and tries again"
 
 
 def test_before_there_is_a_router_every_call_gets_the_routers_own_503(tmp_path: Path) -> None:
