@@ -219,6 +219,23 @@ export class Api {
   }
 
   /**
+   * Why the server does not accept the present key; null if it does, or does not say. A key that is wrong is sent once:
+   * the server counts such requests.
+   *
+   * @returns {Promise<string | null>}
+   */
+  async whyRefused() {
+    const [used, authorization] = [this.#key, this.authorization];
+    try {
+      const headers = authorization === null ? undefined : { authorization };
+      const response = await fetch("/api/me", { headers, credentials: "omit", cache: "no-store" });
+      return response.status === 401 ? await this.#whyAsk(used, response) : null;
+    } catch {
+      return null;
+    }
+  }
+
+  /**
    * @param {string | null} used
    * @param {Response} response
    */

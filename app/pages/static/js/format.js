@@ -8,15 +8,13 @@ const WHOLE = digits(0),
   ONE = digits(1),
   TWO = digits(2),
   SMALL = new Intl.NumberFormat("en-GB", { maximumSignificantDigits: 2 });
-const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const HOUR = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const FAR = new Intl.DateTimeFormat("en-GB", {
-  day: "numeric",
-  month: "short",
-  year: "numeric",
-  hour: "2-digit",
-  minute: "2-digit",
+/** @type {Intl.DateTimeFormatOptions} */
+const HOUR = { hour: "2-digit", minute: "2-digit" };
+/** @type {Intl.DateTimeFormatOptions} */
+const CLOCK = { ...HOUR, second: "2-digit" };
+const WITH_ZONE = new Intl.DateTimeFormat("en-GB", {
+  dateStyle: "full",
+  timeStyle: "long",
 });
 
 /**
@@ -87,15 +85,21 @@ export function unbroken(text) {
 /**
  * Unix seconds as a time of day, with the date if it is not today, and the year if it is not this one.
  *
- * @param {Intl.DateTimeFormat} today
+ * @param {Intl.DateTimeFormatOptions} clock
  */
-const momentBy = (today) =>
-  optional((at) => {
+function momentBy(clock) {
+  /** @type {(date: Intl.DateTimeFormatOptions) => Intl.DateTimeFormat} */
+  const format = (date) => new Intl.DateTimeFormat("en-GB", { ...date, ...clock });
+  const today = format({}),
+    year = format({ day: "numeric", month: "short" }),
+    far = format({ day: "numeric", month: "short", year: "numeric" });
+  return optional((at) => {
     const when = new Date(at * 1000);
     const now = new Date();
     if (when.toDateString() === now.toDateString()) return today.format(when);
-    return (when.getFullYear() === now.getFullYear() ? MOMENT : FAR).format(when);
+    return (when.getFullYear() === now.getFullYear() ? year : far).format(when);
   });
+}
 
 export const moment = momentBy(CLOCK);
 
@@ -117,7 +121,8 @@ export function between(from, to) {
 /** @param {Maybe<number>} at */
 export function time(at) {
   if (at === null || at === undefined) return unknown();
-  return h("time", { datetime: new Date(at * 1000).toISOString() }, moment(at));
+  const when = new Date(at * 1000);
+  return h("time", { datetime: when.toISOString(), title: WITH_ZONE.format(when) }, moment(at));
 }
 
 export function unknown() {
@@ -165,12 +170,13 @@ const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" })
 export function ticks(times) {
   let day = "";
   const isFine = times.length > 1 && times[1] - times[0] < 60;
+  const label = new Intl.DateTimeFormat("en-GB", isFine ? CLOCK : HOUR);
   return times.map((at) => {
     const when = new Date(at * 1000),
       name = DAY.format(when),
       isNew = name !== day;
     day = name;
-    const clock = (isFine ? CLOCK : HOUR).format(when);
+    const clock = label.format(when);
     return isNew ? (clock.startsWith("00:00") ? name : `${clock}\n${name}`) : clock;
   });
 }

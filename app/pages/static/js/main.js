@@ -16,9 +16,14 @@ let canSignIn = false; // most servers on a developer's machine know no callers
 async function signIn(message = "") {
   canSignIn = true;
   drawButton();
-  const answer = await askForKey(message);
-  if (answer === null) return false;
-  api.useKey(answer.key, answer.stored);
+  for (let why = message; ;) {
+    const answer = await askForKey(why);
+    if (answer === null) return false;
+    api.useKey(answer.key, answer.stored);
+    const refusal = await api.whyRefused();
+    if (refusal === null) break;
+    why = refusal;
+  }
   drawButton();
   drawFrame();
   return true;

@@ -74,7 +74,7 @@ export function staleNotice(error, since) {
     "warn",
     message,
     since === null
-      ? error.status === 403
+      ? error.status === 401 || error.status === 403
         ? ""
         : ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it answers. ${AGAIN}`
       : ` The data on this page is from ${moment(since)}.`,

@@ -45,7 +45,7 @@ export async function mount(root, { api, poll }) {
               " are since an engine's start.",
             ),
             found.why_not === null ? null : notice("warn", found.why_not),
-            found.applications.map(application),
+            [...found.applications].sort((one, other) => Number(fails(other)) - Number(fails(one))).map(application),
             elsewhere(found.elsewhere),
             found.applications.length || found.elsewhere.length
               ? null
@@ -69,6 +69,15 @@ export async function mount(root, { api, poll }) {
       },
     },
   );
+}
+
+/**
+ * Whether an application is none that simply runs: those come first.
+ *
+ * @param {LoadedApplication} loaded
+ */
+function fails({ status, replicas, running_replicas }) {
+  return (status !== null && status !== "RUNNING") || running_replicas === 0 || replicas.some((one) => one.is_silent);
 }
 
 /** @param {LoadedApplication} loaded */

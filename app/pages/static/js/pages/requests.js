@@ -303,12 +303,17 @@ function list(root, { api, poll, announce, parameters }) {
 
   /** @param {RequestList} found */
   function more({ matching, older_matching, requests: rows }) {
-    if (rows.length >= matching + older_matching) return null;
+    const left = matching + older_matching - rows.length;
+    if (left <= 0) return null;
     const press = () => {
       most += SHOWN[size];
       refresh().catch(failed);
     };
-    return h("p", { key: "more" }, h("button", { type: "button", on: { click: press } }, `Show ${SHOWN[size]} more`));
+    return h(
+      "p",
+      { key: "more" },
+      h("button", { type: "button", on: { click: press } }, `Show ${Math.min(SHOWN[size], left)} more`),
+    );
   }
 
   return poll((signal) => (isLive ? refresh(signal) : null), { failed });

@@ -171,7 +171,11 @@ export function editor({ endpoint, deployments, plan: known }, { api, announce }
       h(
         "span",
         { class: "was hint" },
-        state.plan.weights[name] === value ? "as now" : `now ${state.plan.weights[name] ?? 0}\u00a0%`,
+        state.stale !== null
+          ? `was ${state.plan.weights[name] ?? 0}\u00a0%`
+          : state.plan.weights[name] === value
+            ? "as now"
+            : `now ${state.plan.weights[name] ?? 0}\u00a0%`,
       ),
     );
   }
@@ -265,9 +269,10 @@ export function editor({ endpoint, deployments, plan: known }, { api, announce }
   }
 
   function effect() {
+    if (state.stale !== null) return h("p", { class: "hint" }, "Not known: the split is another one by now.");
     if (!isDifferent()) return h("p", { class: "hint" }, "Nothing: this is the current split.");
     return state.dry === null
-      ? h("p", { class: "hint" }, state.problem || state.stale ? "Unknown." : "Running the dry run …")
+      ? h("p", { class: "hint" }, state.problem ? "Unknown." : "Running the dry run …")
       : movesInWords(state.plan.weights, state.dry);
   }
 
