@@ -453,7 +453,7 @@ class _Drawn(NamedTuple):
         splits = list(dict.fromkeys(_split(weights) for _, weights in self.former))
         split = splits[0] if len(splits) == 1 else f"{len(splits)} former splits"
         which = "all" if count == self.requests else f"{count:,}"
-        return f"{which} {_were(count) if which != 'all' else 'were'} drawn by {split}, and count when they end"
+        return f"{which} {_were(count) if which != 'all' else 'were'} drawn by {split}: each is counted at its end"
 
 
 def _split(weights: Mapping[str, int]) -> str:

@@ -118,7 +118,7 @@ async def test_without_a_key_the_page_says_why_it_is_empty(managed: Managed, ope
     page, _ = await open_page(managed.url)
     await page.goto("/ui")
     await page.get_by_role("button", name="Cancel").click()
-    await expect(page.get_by_role("main")).to_contain_text("There is nothing to show until")
+    await expect(page.get_by_role("main")).to_contain_text("Nothing is shown here before you have signed in.")
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 

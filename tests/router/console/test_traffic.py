@@ -96,7 +96,7 @@ async def test_a_share_after_a_change_is_compared_with_the_plan_that_drew_it(
     page = await opened(open_page, managed)
     await expect(chat(page)).to_contain_text(
         "blue got 100 % of the 8 requests that the split decided; 10 % is configured: "
-        "all were drawn by the former split (blue 100 %, green 0 %), and count when they end."
+        "all were drawn by the former split (blue 100 %, green 0 %): each is counted at its end."
     )
     await expect(chat(page)).not_to_contain_text("active")
 
@@ -726,7 +726,7 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
         "aria-label", re.compile(": 6$")
     )
     until = (now - SETTLED_S) // PERIOD_S * PERIOD_S
-    said = page.get_by_text(re.compile(r"until [\d:]+, counted by all routers"))
+    said = page.get_by_text(re.compile(r"until (\d+ \w+, )?[\d:]+, counted by all routers"))
     await expect(said).to_be_visible()
     assert await said.inner_text() >= f"until {clock(until)}"
     times = chat.get_by_role("figure").first.locator(".times span")
@@ -740,7 +740,7 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     await expect(chat.get_by_role("slider", name=re.compile("Requests per second since .*, at most "))).to_be_visible()
     await expect(chat.get_by_role("figure")).to_have_count(6)
     await expect(chat.locator(".shaded")).to_have_text(
-        re.compile(r"^Shaded: no replica of green ran [\d:]+\u2013[\d:]+ \(15\u00a0min\)\.$")
+        re.compile(r"^Shaded: no replica of green ran (\d+ \w+, )?[\d:]+\u2013(\d+ \w+, )?[\d:]+ \(15\u00a0min\)\.$")
     )
     deaths = chat.get_by_role("figure").filter(has_text="Streams whose engine died")
     await expect(deaths).to_contain_text("2 in all")

@@ -229,7 +229,9 @@ export class Api {
     try {
       const headers = authorization === null ? undefined : { authorization };
       const response = await fetch("/api/me", { headers, credentials: "omit", cache: "no-store" });
-      return response.status === 401 ? await this.#whyAsk(used, response) : null;
+      if (response.status === 401) return await this.#whyAsk(used, response);
+      await response.arrayBuffer(); // what nobody reads stays open
+      return null;
     } catch {
       return null;
     }

@@ -224,7 +224,7 @@ def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
         (
             {"blue": answered(200), "green": answered(200)},
             {"drawn": {("chat", "1-a"): DrawnRequests({"blue": 50, "green": 50}, 400)}},
-            "all were drawn by the former split (blue 50 %, green 50 %), and count when they end.",
+            "all were drawn by the former split (blue 50 %, green 50 %): each is counted at its end.",
             "info",
         ),
         (
@@ -238,7 +238,7 @@ def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
                     ("chat", "2-b"): DrawnRequests({"blue": 90, "green": 10}, 11),
                 },
             },
-            "50 were drawn by the former split (blue 40 %, green 60 %), and count when they end.",
+            "50 were drawn by the former split (blue 40 %, green 60 %): each is counted at its end.",
             "info",
         ),
         (
