@@ -207,7 +207,8 @@ class WriteAhead:
 
     def _release(self, stored: Mapping[str, Numbers]) -> None:
         nothing = Numbers()
-        self._open = None  # the next batch begins a file: otherwise one would never be free of batches
+        if self._open is not None and self._open.batches:
+            self._open = None  # the next batch begins a file: otherwise one would never be free of batches
         kept: list[_LogFile] = []
         for file in self._files:
             done = all(numbers.is_within(stored.get(router, nothing)) for router, numbers in file.batches.items())
@@ -218,7 +219,8 @@ class WriteAhead:
     def _left(self) -> list[Process]:
         processes: dict[str, Process] = {}
         own = {file.path for file in self._files}
-        for path in sorted(self._folder.glob(_FILES)):
+        paths = sorted(self._folder.glob(_FILES))
+        for path in paths:
             if path in own:
                 continue
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -229,7 +231,7 @@ class WriteAhead:
                 continue
             file = _LogFile(path, descriptor)
             self._files.append(file)
-            for left in _add_batches(processes, path):
+            for left in _add_batches(processes, path, is_last=_is_last(path, paths)):
                 file.add(left.batch.router, left.batch.number, 0)
             file.size = os.fstat(descriptor).st_size
         try:
@@ -256,9 +258,10 @@ class WriteAhead:
 def waiting(directory: Path) -> list[Process]:
     """What waits in a ledger's directory, for a living process or the next one. Raises OSError."""
     processes: dict[str, Process] = {}
-    for path in sorted((directory / FOLDER).glob(_FILES)):
+    paths = sorted((directory / FOLDER).glob(_FILES))
+    for path in paths:
         with suppress(FileNotFoundError):  # all of it has been stored
-            _add_batches(processes, path)
+            _add_batches(processes, path, is_last=_is_last(path, paths))
     return list(processes.values())
 
 
@@ -269,13 +272,18 @@ def _process_of(path: Path) -> str:
     return path.name.rpartition("-")[0]
 
 
-def _add_batches(processes: dict[str, Process], path: Path) -> list[Left]:
+def _is_last(path: Path, paths: Iterable[Path]) -> bool:
+    """Whether none of the paths is a later file of the same process."""
+    return not any(other > path and _process_of(other) == _process_of(path) for other in paths)
+
+
+def _add_batches(processes: dict[str, Process], path: Path, *, is_last: bool) -> list[Left]:
     """Reads a file of one of the processes, by name. Returns what has been added. Raises OSError."""
     data, name = path.read_bytes(), _process_of(path)
     process = processes.setdefault(name, Process(name))
     began = len(process.batches)
     process.until = max(process.until, path.stat().st_mtime)
-    for frame in frames(data):
+    for frame in frames(data, is_last=is_last):
         left = decoded(frame) if frame is not None else None
         if left is not None:
             process.batches.append(left)
@@ -298,11 +306,14 @@ def decoded(data: bytes) -> Left | None:
     return None
 
 
-def frames(data: bytes) -> Iterator[bytes | None]:
+def frames(data: bytes, *, is_last: bool = True) -> Iterator[bytes | None]:
     """The batches in a file's content, each after its time, and None for what is damaged between two of them, or at the
-    end. A batch that is cut off is neither: the process was killed while it wrote it.
+    end. In a process's last file, a batch that is cut off is neither: the process was killed while it wrote it. An
+    earlier one ends so, or is empty, if the disk failed, or if somebody has cut it.
     """
     at = 0
+    if not data and not is_last:
+        yield None
     while at + _FRAME.size <= len(data):
         end = _end_of_frame(data, at)
         if end is None and (rest := data[at + _FRAME.size :]) and zlib.crc32(rest) == _FRAME.unpack_from(data, at)[1]:
@@ -314,7 +325,7 @@ def frames(data: bytes) -> Iterator[bytes | None]:
         size, _ = _FRAME.unpack_from(data, at)
         is_cut_off = at + _FRAME.size + size > len(data)
         at = next((later for later in range(at + 1, len(data)) if _end_of_frame(data, later) is not None), len(data))
-        if at < len(data) or not is_cut_off:
+        if at < len(data) or not is_cut_off or not is_last:
             yield None
 
 

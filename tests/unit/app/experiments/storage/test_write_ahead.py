@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -276,6 +277,15 @@ def remove_oldest(kept: Sequence[Path]) -> None:
     kept[0].unlink()
 
 
+def empty_oldest(kept: Sequence[Path]) -> None:
+    """As a disk without room leaves a file."""
+    os.truncate(kept[0], 0)
+
+
+def cut_oldest(kept: Sequence[Path]) -> None:
+    os.truncate(kept[0], kept[0].stat().st_size - 10)
+
+
 def flip(kept: Sequence[Path]) -> None:
     whole = kept[-1].read_bytes()
     kept[-1].write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
@@ -289,6 +299,8 @@ def flip(kept: Sequence[Path]) -> None:
         (remove_newest, False),
         (remove_newest, True),
         (remove_oldest, False),
+        (empty_oldest, False),
+        (cut_oldest, False),
         (flip, False),
         (flip, True),
     ],
@@ -328,6 +340,34 @@ def test_batches_that_are_lost_before_they_are_stored_are_missing_for_good(
     last = world.controller()
     assert not last.storage.gaps.since(at)
     last.close()
+
+
+def test_a_disk_without_room_leaves_what_tells_of_it(world: World) -> None:
+    """Whatever was only in memory, and went with the process."""
+    first = world.controller()
+    world.sent(first, 1)
+    assert first.write_ahead is not None
+    at, (soft, hard) = world.now, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        world.sent(first, 2, 3, 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    world.killed(first)
+    [told] = world.recorded()
+    assert "batches ahead of segments, stored by" in told
+    second = world.controller()
+    assert [*second.storage.gaps.since(at)] == [told]
+    second.close()
+
+
+def test_a_process_that_has_written_nothing_yet_lacks_nothing(world: World) -> None:
+    first = world.controller()
+    assert first.write_ahead is not None
+    first.write_ahead.release({})
+    world.sent(first, 1)
+    world.killed(first)
+    assert not world.recorded()
 
 
 def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
