@@ -61,7 +61,7 @@ class Contents(NamedTuple):
 def contents(store: FileStore) -> Contents:
     """Raises StoreError."""
     gaps = Gaps()
-    snapshots = latest_snapshots(store)  # before what they count
+    snapshots = latest_snapshots(store, gaps.damaged)  # before what they count
     entries = read_entries(store, gaps.damaged)
     find_missing(store, entries, snapshots.values(), gaps)
     find_lost(store, entries, gaps)

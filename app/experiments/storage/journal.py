@@ -108,8 +108,10 @@ def write_snapshot(store: FileStore, writer: str, snapshot: AnalysisSnapshot) ->
     store.write(f"{SNAPSHOTS}/{snapshot.experiment}/{writer}.json", _sealed(snapshot))
 
 
-def latest_snapshots(store: FileStore) -> dict[str, AnalysisSnapshot]:
-    """The newest of each experiment. Other files are left out. Raises StoreError."""
+def latest_snapshots(store: FileStore, damaged: dict[str, str] | None = None) -> dict[str, AnalysisSnapshot]:
+    """The newest of each experiment. Those that are not what was written are added to `damaged`, with the reason.
+    Raises StoreError.
+    """
     snapshots: dict[str, AnalysisSnapshot] = {}
     for file in store.list(SNAPSHOTS):
         if not file.path.endswith(".json") or file.path.rpartition("/")[2].startswith("."):
@@ -120,6 +122,8 @@ def latest_snapshots(store: FileStore) -> dict[str, AnalysisSnapshot]:
         except Missing:
             continue
         if snapshot is None:
+            if damaged is not None:
+                damaged[file.path] = "it is not what was written, and the history of verdicts until then is not known"
             continue
         if snapshot.experiment not in snapshots or snapshots[snapshot.experiment].at < snapshot.at:
             snapshots[snapshot.experiment] = snapshot

@@ -46,13 +46,15 @@ def test_whichever_bit_is_flipped_no_entry_says_something_else(tmp_path: Path) -
         assert damaged or read == entries, place
 
 
-def test_a_changed_snapshot_does_not_count_and_one_of_an_earlier_version_does(tmp_path: Path) -> None:
+def test_a_changed_snapshot_is_named_and_does_not_count_and_one_of_an_earlier_version_does(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     snapshot = AnalysisSnapshot(10.0, "trial", 1.0, {"log_e": 2.0})
     journal.write_snapshot(store, "writer-a", snapshot)
     file = tmp_path / "state/trial/writer-a.json"
     file.write_bytes(file.read_bytes().replace(b"2.0", b"9.0"))
-    assert journal.latest_snapshots(store) == {}
+    damaged: dict[str, str] = {}
+    assert journal.latest_snapshots(store, damaged) == {}
+    assert damaged.keys() == {"state/trial/writer-a.json"}
     file.write_bytes(msgspec.json.encode(snapshot))
     assert journal.latest_snapshots(store) == {"trial": snapshot}
 
