@@ -84,7 +84,8 @@ from app.server.fleet import ClusterMetrics, FleetSource, FleetTiming, KnownFlee
 from app.server.keys_api import KeysApi
 from app.server.metrics import MetricsApi, present_state
 from app.server.models import ModelsApi
-from app.server.openapi import Operation, document, operations, with_endpoints
+from app.server.openapi import Operation, document, operations, with_names
+from app.server.openapi_examples import names_in
 from app.server.operations import Services, WatchedController, ask
 from app.server.overview import OverviewApi
 from app.server.replicas import Readiness, UnservedDemand, has_replica
@@ -283,7 +284,7 @@ class Router:
             fleet=known,
         )
         self._documents: dict[frozenset[tuple[str, str]], bytes] = {}
-        """The OpenAPI document by the endpoints that its examples name."""
+        """The OpenAPI document by the names in its examples."""
         endpoints = route_apps(partial(handle, self.state))
         self._paths: list[BaseRoute] = [
             *self._operations(),
@@ -498,17 +499,17 @@ class Router:
         return document([*operations(DIALECTS), *apis, *own])
 
     async def _openapi(self, request: HTTPRequest) -> Response:
-        """The OpenAPI document. It is open, and names the endpoints that the caller may use in its examples alone."""
-        endpoints = await self._example_endpoints(request)
-        key = frozenset(endpoints.items())
+        """The OpenAPI document. It is open, and names what the caller may use in its examples alone."""
+        names = await self._example_names(request)
+        key = frozenset(names.items())
         if key not in self._documents:
             if len(self._documents) >= _MOST_DOCUMENTS:
                 self._documents.clear()
-            self._documents[key] = dump(with_endpoints(self._document, endpoints))
+            self._documents[key] = dump(with_names(self._document, names))
         return Response(self._documents[key], media_type=JSON, headers={"cache-control": "no-store"})
 
-    async def _example_endpoints(self, request: HTTPRequest) -> Mapping[str, str]:
-        """The first endpoint of each task that the caller may use: none without the credentials that are required."""
+    async def _example_names(self, request: HTTPRequest) -> Mapping[str, str]:
+        """Names for the examples that the caller may use: none without the credentials that are required."""
         if (views := self._views()) is None:
             return {}
         headers, settings = headers_of(request.scope), views.config.access
@@ -518,11 +519,7 @@ class Router:
             caller = await self._access.caller(headers, request.scope.get("client"))
         except SwitchyardError:
             return {}
-        first: dict[str, str] = {}
-        for name, endpoint in views.of(caller).endpoints.items():
-            for task in endpoint.tasks:
-                first.setdefault(task, name)
-        return first
+        return names_in(views.of(caller))
 
 
 async def _issued_keys(controller: WatchedController, revision: str) -> IssuedKeys:

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of every route, made of the dialects' routes and of the models that check their requests.
 
-It describes the code, not the configuration, but for its examples: `with_endpoints` puts those there that the caller
-may use.
+It describes the code, not the configuration, but for its examples: `with_names` puts names there that the caller may
+use.
 
 The shapes of answers and errors in the OpenAPI document: the fields of every answer. The engine may add others.
 """
@@ -16,6 +16,7 @@ from app.dialects.schemas import Body, Schema, Schemas, content
 from app.exchange.response import REQUEST_ID_HEADER
 from app.experiments.contract.journal import MEDIA_TYPES
 from app.routing.traffic import DEPLOYMENT_HEADER
+from app.server.openapi_examples import EXAMPLES, QUERIES, Example, endpoint_for, filled, in_path, missing
 from app.version import own_version
 
 JSON = "application/json"
@@ -338,42 +339,6 @@ _FIRST = (
 )
 """The paths that people look for, before the others of their groups."""
 
-_SAY_HELLO = [{"role": "user", "content": "Say hello."}]
-_CHAT_REQUEST = {"model": "chat", "messages": _SAY_HELLO, "max_tokens": 16}
-_COMPLETION_REQUEST = {"model": "chat", "prompt": "Once upon a time", "max_tokens": 16}
-_RESPONSE_REQUEST = {"model": "chat", "input": "Say hello.", "max_output_tokens": 16}
-_EMBEDDING_REQUEST = {"model": "embeddings", "input": ["A switchyard sorts wagons."]}
-_RERANK_REQUEST = {"model": "rerank", "query": "What sorts wagons?", "documents": ["A switchyard.", "A bank."]}
-_TGI_REQUEST = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 16}}
-
-EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "openai": {
-        "chat": _CHAT_REQUEST,
-        "completions": _COMPLETION_REQUEST,
-        "responses": _RESPONSE_REQUEST,
-        "embeddings": _EMBEDDING_REQUEST,
-        "rerank": _RERANK_REQUEST,
-        "rerank_v2": _RERANK_REQUEST,
-    },
-    "anthropic": {"messages": _CHAT_REQUEST},
-    "databricks": {
-        "invocations": {"messages": _SAY_HELLO, "max_tokens": 16},
-        "chat": _CHAT_REQUEST,
-        "completions": _COMPLETION_REQUEST,
-        "embeddings": _EMBEDDING_REQUEST,
-    },
-    "friendli": {"chat": _CHAT_REQUEST, "completions": _COMPLETION_REQUEST},
-    "tgi": {
-        "root": _TGI_REQUEST,
-        "generate": _TGI_REQUEST,
-        "generate_stream": _TGI_REQUEST,
-        "chat": _CHAT_REQUEST,
-        "completions": _COMPLETION_REQUEST,
-    },
-}
-"""Bodies of requests, by dialect and operation. `model` is a task, in whose place `with_endpoints` puts an endpoint."""
-
-_ENDPOINT_PARAMETERS = frozenset({"endpoint", "name"})
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 _HEADERS: Mapping[str, tuple[str, Schema]] = {
@@ -448,39 +413,48 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def with_endpoints(described: Mapping[str, Any], endpoints: Mapping[str, str]) -> dict[str, Any]:
-    """A document whose examples name these endpoints, by task. In place of one that is not among them stands what is
-    to be put there."""
+def with_names(described: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A document whose examples have these names in place of what stands for them. Operations say which are missing."""
     paths = {
-        path: {method: _with_endpoints(operation, endpoints) for method, operation in methods.items()}
+        path: {method: _with_names(operation, names) for method, operation in methods.items()}
         for path, methods in described["paths"].items()
     }
     return {**described, "paths": paths}
 
 
-def _with_endpoints(operation: Mapping[str, Any], endpoints: Mapping[str, str]) -> Mapping[str, Any]:
-    def named(task: str) -> str:
-        return endpoints.get(task, f"<an endpoint for {task}>")
-
-    body = operation.get("requestBody", {}).get("content", {}).get(JSON, {})
-    if (example := body.get("example")) is None:
-        return operation
-    addressed = {**example, "model": named(example["model"])} if "model" in example else example
+def _with_names(operation: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
     parameters = [
-        {**parameter, "example": named("chat")} if parameter.get("name") in _ENDPOINT_PARAMETERS else parameter
+        {**parameter, "example": filled(parameter["example"], names)} if "example" in parameter else parameter
         for parameter in operation["parameters"]
     ]
-    request = {**operation["requestBody"]}
-    request["content"] = {**request["content"], JSON: {**body, "example": addressed}}
-    return {**operation, "parameters": parameters, "requestBody": request}
+    addressed = {**operation, "parameters": parameters}
+    request = operation.get("requestBody", {})
+    body = request.get("content", {}).get(JSON, {})
+    if "example" in body:
+        example = filled(body["example"], names)
+        addressed["requestBody"] = {**request, "content": {**request["content"], JSON: {**body, "example": example}}}
+        tasks = missing([example, *(parameter.get("example") for parameter in parameters)])
+        lacks = [
+            f"`{endpoint_for(task)}` stands for an endpoint with the task `{task}`: none is known that you may use."
+            for task in dict.fromkeys(tasks)
+        ]
+        if lacks:
+            addressed["description"] = "\n\n".join(filter(None, [operation.get("description"), *lacks]))
+    return addressed
 
 
 def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> dict[str, Any]:
     dialects = list(dict.fromkeys(operation.dialect for operation in together))
     bodies = [schema for operation in together for schema in schemas.references(operation.dialect, operation.bodies)]
-    parameters: list[Mapping[str, Any]] = [_parameter("path", name) for name in _PARAMETER.findall(path)]
+    example = _example(together)
+    parameters: list[Mapping[str, Any]] = [
+        {**_parameter("path", name), "example": in_path(path, name, example)} for name in _PARAMETER.findall(path)
+    ]
     queries = {name: schema for operation in together for name, schema in operation.query.items()}
-    parameters += [_parameter("query", name, "", schema) for name, schema in queries.items()]
+    parameters += [
+        _parameter("query", name, "", schema) | ({"example": QUERIES[name]} if name in QUERIES else {})
+        for name, schema in queries.items()
+    ]
     headers = {name: text for operation in together for name, text in operation.headers.items()}
     parameters += [_parameter("header", name, text) for name, text in headers.items()]
     if "azure" in dialects:
@@ -501,8 +475,10 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
         described["security"] = []
     if bodies:
         body = content(bodies)
-        if (example := _example(together)) is not None:
-            body[JSON]["example"] = example
+        if example is not None:
+            body[JSON]["example"] = example.body
+            if description := _needs(path, example):
+                described["description"] = description
         described["requestBody"] = {"required": True, "content": body}
     return described
 
@@ -516,10 +492,20 @@ def _in_words(operation: str) -> str:
     return operation.replace("_", " ").capitalize()
 
 
-def _example(together: Sequence[Operation]) -> Mapping[str, Any] | None:
-    """A body that is valid for this path: OpenAI's, where it shares it."""
+def _example(together: Sequence[Operation]) -> Example | None:
+    """A request that is valid for this path: OpenAI's, where it shares it."""
     examples = {one.dialect: EXAMPLES.get(one.dialect, {}).get(one.name) for one in together}
     return examples.get("openai") or next(filter(None, examples.values()), None)
+
+
+def _needs(path: str, example: Example) -> str:
+    """What the example needs in order to be answered."""
+    default = (
+        f"The request names no model: the default endpoint for `{example.task}` answers it, which the configuration "
+        f"names (`defaults: {{{example.task}: …}}`)."
+    )
+    is_unnamed = example.needs_default and not _PARAMETER.search(path)
+    return "\n\n".join([*([default] if is_unnamed else []), *([f"{example.note}."] if example.note else [])])
 
 
 def _responses(together: Sequence[Operation], dialects: Sequence[str]) -> dict[str, Any]:

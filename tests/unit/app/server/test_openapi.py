@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from pydantic_core import from_json
 from starlette.testclient import TestClient
 
@@ -13,6 +14,7 @@ from app.dialects.registry import DIALECTS
 from app.dialects.schemas import ALLOWED
 from app.server.application import Router
 from app.server.openapi import document, operations
+from app.server.openapi_examples import EXAMPLES
 from app.upstream.target import RuntimeEnvironment
 
 
@@ -108,7 +110,8 @@ def test_fields_that_pass_unchecked_are_described_and_others_are_not_allowed() -
 
 def test_paths_list_their_parameters() -> None:
     (parameter,) = shown()["paths"]["/v1/models/{model}"]["get"]["parameters"]
-    assert parameter == {"in": "path", "name": "model", "required": True, "schema": {"type": "string"}}
+    model = {"in": "path", "name": "model", "required": True, "schema": {"type": "string"}}
+    assert parameter == {**model, "example": "<an endpoint>"}
 
 
 def described_operations() -> list[tuple[str, str, dict[str, Any]]]:
@@ -126,6 +129,60 @@ def test_every_operation_has_a_readable_id_of_its_own() -> None:
     assert ids["delete", "/v1/responses/{id}"] == "openai_delete_stored_response"
     assert ids["post", "/v1/messages"] == "anthropic_messages"
     assert ids["put", "/api/2.0/serving-endpoints/{name}/config"] == "databricks_update_config"
+
+
+def texts(value: Any) -> set[str]:
+    """All of the texts in an example."""
+    if isinstance(value, dict):
+        return {*value, *(text for item in value.values() for text in texts(item))}
+    if isinstance(value, list):
+        return {text for item in value for text in texts(item)}
+    return {value} if isinstance(value, str) else set()
+
+
+def test_every_body_has_an_example_that_its_schema_allows() -> None:
+    components, wrong = shown()["components"], []
+    for method, path, operation in described_operations():
+        if (request := operation.get("requestBody")) is None:
+            continue
+        body = request["content"]["application/json"]
+        schema = Draft202012Validator({**body["schema"], "components": components})
+        wrong += [(method, path, error.message) for error in schema.iter_errors(body["example"])]
+        assert "string" not in texts(body["example"]), path
+    assert wrong == []
+
+
+def test_no_example_is_of_an_operation_that_there_is_not() -> None:
+    known = {dialect.name: set(dialect.bodies) for dialect in DIALECTS}
+    managed = {
+        one["operationId"] for _, path, one in described_operations() if path[:5] == "/api/" if "requestBody" in one
+    }
+    for dialect, name in (id_.split("_", 1) for id_ in managed):
+        known.setdefault(dialect, set()).add(name)
+    assert {dialect: set(examples) for dialect, examples in EXAMPLES.items()} == known
+
+
+def test_every_parameter_that_a_request_needs_has_an_example() -> None:
+    for _, path, operation in described_operations():
+        for parameter in operation["parameters"]:
+            if parameter.get("required"):
+                assert parameter["example"] not in ("", "string"), path
+
+
+def test_the_endpoint_of_a_path_is_one_for_its_operations_task() -> None:
+    paths = shown()["paths"]
+    embeddings = paths["/endpoints/{endpoint}/embeddings"]["post"]["parameters"][0]
+    of_azure = paths["/openai/deployments/{deployment}/embeddings"]["post"]["parameters"][0]
+    assert embeddings["example"] == of_azure["example"] == "<an endpoint for embeddings>"
+    named = {one["name"]: one["example"] for one in served_model(paths) if one.get("in") == "path"}
+    assert named == {"name": "<an endpoint for chat>", "deployment": "<a deployment>"}
+
+
+def served_model(paths: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parameters of a path with an endpoint and one of its deployments."""
+    operation = paths["/serving-endpoints/{name}/served-models/{deployment}/invocations"]["post"]
+    parameters: list[dict[str, Any]] = operation["parameters"]
+    return parameters
 
 
 ACCEPTING = ("/api/experiments/{name}/aa", "/api/feedback")
