@@ -71,6 +71,7 @@ class RouterDeployment:
             environment,
             control=control,
             fleet=ServeFleet(control.call, RAY_SERVE_HAPROXY_METRICS_PORT if RAY_SERVE_ENABLE_HA_PROXY else None),
+            replica=replica.replica_tag,
             # Without HAProxy, replicas have no ports.
             balancer=Balancer(partial(watch, control.controller) if RAY_SERVE_ENABLE_HA_PROXY else None),
             controller=controller,

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from app.activity.outages import Outages, Span, overlap_s
+from app.activity.outages import NEXT_REPORT_S, Outages, Served, Span, overlap_s
 from app.activity.report import (
     PERIOD_S,
     ActivityReport,
@@ -170,10 +170,13 @@ Points = OrderedDict[float, dict[Arm, Cell]]
 
 @dataclass(slots=True)
 class _Router:
-    """What has been taken of one router: requests below `end`, and periods up to `period`."""
+    """What has been taken of one router: requests below `end`, and periods up to `period`. From
+    `since` to `until` it has served, or another one before it."""
 
     end: int = 0
     period: float = 0.0
+    since: float = math.inf
+    until: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -258,6 +261,7 @@ class Board:
         """Each router's running requests, and when it has reported them."""
         self._series: dict[float, Points] = {step: OrderedDict() for step in SERIES}
         self._outages = Outages()
+        self.served = Served()
         self._bounds: Sequence[float] = ()
         self._arms: set[Arm] = set()
         self._uses: OrderedDict[tuple[int, str], DailyUse] = OrderedDict()
@@ -287,6 +291,11 @@ class Board:
             self._running[report.router] = (now, report.running)
             while sum(len(running) for _, running in self._running.values()) > MOST_RUNNING:
                 self._running.popitem(last=False)
+        if report.served_s is not None:
+            # A report may be slow, and a clock may be set: the whole of what was known is right.
+            router.since = min(router.since, now - report.served_s)
+            router.until = max(router.until, now + NEXT_REPORT_S)
+            self.served.add([(router.since, router.until)], now)
         for period in report.periods:
             # The clock of a router that is ahead must not keep counts that nothing forgets.
             if router.period < period.at <= now + AHEAD_S:
@@ -456,7 +465,7 @@ class Board:
         and each series has one value for each. `until` is when the last point ends, the same for every range: that
         point may be shorter than the others, and its rates are those of its own time. `outages`: from when to when no
         replica ran (`to` null: none runs yet), also what of it is before the first point; `down_s`: how much of each
-        point.
+        point. `no_router`: from when to when no router answered, so that nobody counted requests.
 
         `endpoints`: those that the reader may see, None for all.
         """
@@ -482,6 +491,7 @@ class Board:
             "step_s": step,
             "at": times,
             "until": until,
+            "no_router": _ends(self.served.outages(first, until), until),
             "series": [
                 {
                     "endpoint": arm[0],
@@ -519,7 +529,7 @@ class Board:
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
             "down_s": [overlap_s(outages, at, end) for at, end in points],
-            "outages": [{"from": since, "to": to if to < until else None} for since, to in outages],
+            "outages": _ends(outages, until),
         }
 
     def _quantile(self, cell: Cell, share: float) -> float | None:
@@ -641,6 +651,10 @@ class _State(msgspec.Struct):
     starts: list[ReplicaStart] = []
     watched_since: float | None = None
     outages: list[tuple[str, str, list[Span]]] = []
+
+
+def _ends(outages: Iterable[Span], until: float) -> list[dict[str, float | None]]:
+    return [{"from": since, "to": to if to < until else None} for since, to in outages]
 
 
 def _plain(request: ListedRequest) -> dict[str, Any]:

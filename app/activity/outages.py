@@ -1,8 +1,12 @@
-"""When no replica of a deployment ran: what one router notices, and what all of them have noticed in a week."""
+"""When no replica of a deployment ran: what one router notices, and what all of them have noticed in a week.
+
+And when no router answered, which none of them can notice: the time between their lives.
+"""
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from app.activity.report import PERIOD_S
 from app.telemetry.periods import Arm
@@ -14,6 +18,8 @@ KEPT_S, MOST_SPANS = 7.0 * 86400, 200
 """For how long outages are kept, and how many of a deployment: the last ones."""
 _LATE_S = 3600.0
 """Routers may report a period so much later."""
+NEXT_REPORT_S = 2.0
+"""Seconds between two reports of a router: until its next one is due, it has not died for all that anybody knows."""
 
 
 class OutageWatch:
@@ -96,6 +102,32 @@ class Outages:
         for endpoint, deployment, spans in outages:
             arm = endpoint, deployment
             self._spans[arm] = list(_joined(sorted([*spans, *self._spans.get(arm, ())])))
+
+
+class Served:
+    """When a router served at all. It knows the lives of routers alone: what is between two of them is an outage of the
+    router. Nobody claims one before the first life, or after the last."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        """The times without a pause, the first one first."""
+
+    def add(self, spans: Iterable[Span], now: float) -> None:
+        """Adds lives of routers, which may overlap or be known. Drops what nobody will ask for."""
+        joined = list(_joined(sorted([*self.spans, *spans])))[-MOST_SPANS - 1 :]
+        # The last one before the week stays: it is the beginning of an outage.
+        ended = sum(end < now - KEPT_S for _, end in joined)
+        self.spans = joined[max(0, ended - 1) :]
+
+    def until_next(self, due_s: float, now: float) -> list[Span]:
+        """The times as they are written, the next time in `due_s` seconds: the writer may die before that, and routers
+        serve on, if one serves now."""
+        return [(begin, now + due_s if end >= now else end) for begin, end in self.spans]
+
+    def outages(self, begin: float, end: float) -> list[Span]:
+        """The times without a router that have a part in this time, the first one first."""
+        between = ((before[1], after[0]) for before, after in pairwise(self.spans))
+        return [span for span in between if span[0] < end and span[1] > begin]
 
 
 def overlap_s(spans: Sequence[Span], begin: float, end: float) -> float:

@@ -145,7 +145,9 @@ class PeriodCounts(msgspec.Struct, frozen=True):
 
 class ActivityReport(msgspec.Struct, frozen=True):
     """One message. `router` is a random id of the process. `first`: the number of the first of `requests`. `keeper`:
-    the one that the periods are for, which has all before them. `running`: the requests that run now, or the oldest."""
+    the one that the periods are for, which has all before them. `running`: the requests that run now, or the oldest.
+    `served_s`: for how long a router has served without a pause: this one, or another one that ran when it began. None:
+    it does not know yet."""
 
     router: str
     first: int
@@ -153,6 +155,7 @@ class ActivityReport(msgspec.Struct, frozen=True):
     periods: list[PeriodCounts]
     running: list[ListedRequest] = []
     keeper: str = ""
+    served_s: float | None = None
 
 
 class ReplicaStart(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from app.activity.board import Board
-from app.activity.outages import OutageWatch
+from app.activity.outages import NEXT_REPORT_S, OutageWatch
 from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts, decode_taken, encode
 from app.activity.request_log import RequestLog
 from app.aio import run_in_background
@@ -22,7 +22,7 @@ from app.telemetry.logs import event, where
 from app.telemetry.periods import Arm
 from app.telemetry.recent import Counts
 
-EVERY_S = 2.0
+EVERY_S = NEXT_REPORT_S
 MOST_PERIODS = 360
 """An hour of counts waits for a controller that is away, or has not written them."""
 TIMEOUT_S = 2.0
@@ -30,14 +30,17 @@ TIMEOUT_S = 2.0
 Deliver = Callable[[bytes], Awaitable[bytes]]
 """Hands over an encoded `ActivityReport`, and returns the encoded `Taken`. May raise any error."""
 
+ElderSince = Callable[[], Awaitable[float]]
+
 _log = logging.getLogger("switchyard")
 
 
 class ActivityReporter:
     """`deliver`: to the controller; None without one. `used` returns when each key was used last here, by its caller's
     id; `unauthorized` the requests without valid credentials so far, by the reason, and `unknown_routes` those for
-    routes that there are not; `has_replica`, of which deployments a replica runs, where that is known. `clock`: Unix
-    seconds."""
+    routes that there are not; `has_replica`, of which deployments a replica runs, where that is known; `elder_since`,
+    since when the oldest other router runs, infinite without one. It may raise any error, and is asked again then.
+    `clock`: Unix seconds."""
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class ActivityReporter:
         unauthorized: Callable[[], Mapping[str, int]] = dict,
         unknown_routes: Callable[[], Mapping[str, int]] = dict,
         has_replica: Callable[[], Mapping[Arm, bool] | None] = dict,
+        elder_since: ElderSince | None = None,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -66,7 +70,9 @@ class ActivityReporter:
         self._known_here = self._known_there = 0
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
-        self._had_running_here = self._had_running_there = False
+        self._had_running_here = False
+        self._elder_since = elder_since
+        self._began = time.monotonic()
         self._backoff = Backoff()
 
     def look(self) -> None:
@@ -125,7 +131,9 @@ class ActivityReporter:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        self._began = time.monotonic()
         while True:
+            await self._meet_elder()
             await asyncio.sleep(self._every_s)
             try:
                 self.look()
@@ -134,6 +142,18 @@ class ActivityReporter:
                     await self._send(self._deliver, loop.time)
             except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
                 _log.error("Activity could not be reported", extra=event("activity_failed", traceback=where(error)))
+
+    async def _meet_elder(self) -> None:
+        """Looks for a router that ran before this one. It may end before the controller hears of it."""
+        if self._elder_since is None:
+            return
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                since = await self._elder_since()
+        except Exception:  # noqa: BLE001  the next round asks again
+            return
+        self._began = min(self._began, time.monotonic() - (self._clock() - since))
+        self._elder_since = None
 
     def _keep_here(self) -> None:
         first, requests = self._requests.after(self._known_here)
@@ -147,12 +167,11 @@ class ActivityReporter:
         first, requests = self._requests.after(self._known_there)
         running = self._requests.running()
         unsent = [period for period in self._periods if period.at > self._sent]
-        if not (requests or running or unsent or self._had_running_there):
-            return
         # One that is not known yet may have taken some before: it says which.
         periods = unsent if self._keeper else []
         try:
-            report = encode(ActivityReport(self._router, first, requests, periods, running, self._keeper))
+            served_s = time.monotonic() - self._began if self._elder_since is None else None
+            report = encode(ActivityReport(self._router, first, requests, periods, running, self._keeper, served_s))
         except Exception:
             self._known_there = first + len(requests)  # or nothing would ever be reported again
             raise
@@ -168,7 +187,7 @@ class ActivityReporter:
             self._backoff.failed(now())
             return
         self._backoff.succeeded()
-        self._known_there, self._had_running_there = first + len(requests), bool(running)
+        self._known_there = first + len(requests)
         if taken.keeper != self._keeper:
             self._keeper, self._sent = taken.keeper, taken.saved
         elif periods:

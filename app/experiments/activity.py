@@ -1,6 +1,7 @@
 """What all routers report of their requests, in the controller: the `Board`, and the file that it comes from again.
 
 activity/<writer>.msgpack        the counts over time, and callers' use by day; requests are in memory alone
+routers/<writer>.msgpack         when routers served
 """
 
 import secrets
@@ -11,15 +12,19 @@ import msgspec
 from msgspec.structs import replace
 
 from app.activity.board import RANGES, Board, Wanted
+from app.activity.outages import NEXT_REPORT_S, Span
 from app.activity.report import ReplicaStart, Taken, decode
 from app.errors import BadRequest
 from app.experiments.contract.query import choice
 from app.experiments.storage.store import FileStore, StoreError
 from app.exposures.controller_client import Answer
 
-FOLDER = "activity"
+FOLDER, ROUTERS = "activity", "routers"
 SAVE_S = 300.0
 """Routers keep counts until they are written: of a controller that is killed, the next one gets them again."""
+MARK_S = 10.0
+"""Seconds after which it is written that routers serve: those that end with the controller cannot tell it any more."""
+_LIVES = list[Span]
 
 
 class ActivityKeeper:
@@ -30,10 +35,12 @@ class ActivityKeeper:
         self._open_store, self._clock = open_store, clock
         self._opened: FileStore | None = None
         self._id = secrets.token_hex(8)
-        self._path = f"{FOLDER}/{self._id}.msgpack"
+        self._path, self._mark_path = (f"{folder}/{self._id}.msgpack" for folder in (FOLDER, ROUTERS))
         self._saved: dict[str, float] = {}
         """The last period of each router that is on disk."""
         self._saved_at = clock()
+        self._marked_at = -MARK_S
+        self._marked: list[Span] = []
 
     def take(self, body: bytes) -> Answer:
         """Takes a router's report. Raises BadRequest."""
@@ -76,21 +83,39 @@ class ActivityKeeper:
         return Answer(200, msgspec.json.encode(self.board.starts(self._clock())))
 
     def save_if_due(self) -> None:
-        """Writes the counts every few minutes. Raises StoreError."""
-        if self._opened is not None and self._clock() - self._saved_at >= SAVE_S:
-            self.save()
+        """Writes the counts every few minutes, and that routers serve every few seconds. Raises StoreError."""
+        if self._opened is None:
+            return
+        now = self._clock()
+        if not 0 <= now - self._marked_at < MARK_S and self.board.served.spans != self._marked:
+            # The next one may be late by a tick and the time of its writing.
+            self._mark(self._opened, self.board.served.until_next(MARK_S + NEXT_REPORT_S, now))
+        if now - self._saved_at >= SAVE_S:
+            self._save(self._opened)
 
     def save(self) -> None:
-        """Writes the counts, and deletes what earlier controllers wrote. Raises StoreError."""
+        """Writes everything at the end. Raises StoreError."""
         if self._opened is None:  # nothing was reported
             return
+        self._mark(self._opened, self.board.served.spans)
+        self._save(self._opened)
+
+    def _save(self, store: FileStore) -> None:
+        """Writes the counts, and deletes what earlier controllers wrote."""
         self._saved_at = self._clock()
         periods = self.board.periods()
-        self._opened.write(self._path, self.board.dump())
+        store.write(self._path, self.board.dump())
         self._saved = periods
-        for file in self._opened.list(FOLDER):
-            if file.path != self._path:
-                self._opened.delete(file.path)
+        for folder, own in ((FOLDER, self._path), (ROUTERS, self._mark_path)):
+            for file in store.list(folder):
+                if file.path != own:
+                    store.delete(file.path)
+
+    def _mark(self, store: FileStore, spans: list[Span]) -> None:
+        """Writes when routers served. Where the directory fails the next mark says it."""
+        self._marked_at, self._marked = self._clock(), self.board.served.spans
+        with suppress(StoreError):
+            store.write(self._mark_path, msgspec.msgpack.encode(spans))
 
     def _load(self) -> None:
         """Reads the counts of the controller before. Where the directory fails they are read later; no report waits."""
@@ -104,6 +129,15 @@ class ActivityKeeper:
                 with store.open(files[-1].path) as file:
                     self.board.load(file.read(), self._clock())
                 self._saved = self.board.periods()
+        if self._opened is not None:
+            self._read_marks(self._opened)
+
+    def _read_marks(self, store: FileStore) -> None:
+        """Reads when routers served before, also by a controller that another cluster still runs."""
+        with suppress(StoreError, msgspec.DecodeError):
+            for mark in store.list(ROUTERS):
+                with store.open(mark.path) as file:
+                    self.board.served.add(msgspec.msgpack.decode(file.read(), type=_LIVES), self._clock())
 
 
 def decode_wanted(body: bytes) -> Wanted:

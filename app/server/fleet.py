@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from app.answer_cache import AnswerCache
 from app.config.experiments import is_active
 from app.config.schema import Config
-from app.control_plane import RUNNING
+from app.control_plane import RUNNING, STARTING
 from app.errors import NotFound, SwitchyardError, TimedOut, UpstreamError
 from app.experiments.contract.series import METRICS, Series
 from app.exposures.controller_client import ControllerClient
@@ -87,6 +87,14 @@ class Fleet(NamedTuple):
     states: Mapping[str, Mapping[str, int]] = {}
     proxies: Sequence[str] = ()
     applications: Mapping[str, ApplicationState] = {}
+
+
+def elder_since(fleet: Fleet, replica: str) -> float:
+    """Since when the oldest other replica of its application runs that takes requests, or has taken some, in Unix
+    seconds; infinite without one."""
+    own = {one.application for one in fleet.replicas if one.id == replica}
+    elders = (one for one in fleet.replicas if one.application in own and one.id != replica and one.state != STARTING)
+    return min((one.started_at for one in elders if one.started_at is not None), default=math.inf)
 
 
 class FleetSource(Protocol):

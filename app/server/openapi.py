@@ -72,6 +72,7 @@ _SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headl
 _RUNS = _object(experiment=_TEXT, runs=_COUNT, state=_TEXT, results=_LIST)
 _PLAN = _object(endpoint=_TEXT, plan=_TEXT, generation=_COUNT, weights=_OBJECT, overrides=_LIST)
 _COUNTS, _NUMBERS, _ANY_NUMBERS = _list(_COUNT), _list(_NUMBER), _list(_ANY_NUMBER)
+_OUTAGES = _list(_object(**{"from": _NUMBER, "to": {**_ANY_NUMBER, "description": "Null: it goes on"}}))
 _SERIES = _object(
     endpoint=_TEXT,
     deployment=_TEXT,
@@ -84,7 +85,7 @@ _SERIES = _object(
     first_token_p50_s=_ANY_NUMBERS,
     first_token_p95_s=_ANY_NUMBERS,
     down_s={**_NUMBERS, "description": "Seconds without a replica"},
-    outages=_list(_object(**{"from": _NUMBER, "to": {**_ANY_NUMBER, "description": "Null: it goes on"}})),
+    outages=_OUTAGES,
 )
 _DRY_RUN = _object(before=_OBJECT, after=_OBJECT, moves=_OBJECT, overrides=_OBJECT, stops=_LIST, pins=_LIST)
 
@@ -197,6 +198,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
             step_s=_NUMBER,
             at={**_NUMBERS, "description": "When each point begins, in Unix seconds"},
             until={**_NUMBER, "description": "When the last point ends"},
+            no_router={**_OUTAGES, "description": "When no router answered: nobody counted requests"},
             series={**_list(_SERIES), "description": "Lists have a value for each point"},
             grafana_url=_ANY_TEXT,
         ),

@@ -1,6 +1,7 @@
 """A router's own account of its requests: nothing is counted twice or lost while the controller is away."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -177,11 +178,38 @@ async def test_what_happens_while_the_controller_is_away_reaches_it_once(tmp_pat
     assert controller.calls == calls
 
 
-async def test_an_idle_router_sends_nothing_and_a_lone_one_keeps_its_own_account(tmp_path: Path) -> None:
-    log, controller = RequestLog(), Controller(tmp_path, Clock())
-    async with ActivityReporter(log, controller.deliver, dict, every_s=0.001).running():
-        await asyncio.sleep(0.05)
-    assert controller.calls == 0
+async def test_an_idle_router_says_that_it_serves_and_since_when_another_one_has() -> None:
+    sent: list[ActivityReport] = []
+    refusals = [1, 2, 3]
+
+    async def deliver(report: bytes) -> bytes:
+        sent.append(decode(report))
+        return encode_json(Taken("keeper", 0.0))
+
+    async def elder_since() -> float:
+        if refusals:
+            refusals.pop()
+            raise TimeoutError
+        return NOW - 100
+
+    reporter = ActivityReporter(RequestLog(), deliver, dict, elder_since=elder_since, every_s=0.001, clock=Clock())
+    async with reporter.running():
+        await wait_until_async(lambda: bool(sent) and sent[-1].served_s is not None)
+    assert [report.served_s for report in sent[:3]] == [None] * 3
+    assert sent[-1].served_s == pytest.approx(100, abs=5)
+    assert not sent[-1].periods
+
+    async def alone() -> float:
+        return math.inf
+
+    sent.clear()
+    async with ActivityReporter(RequestLog(), deliver, dict, elder_since=alone, every_s=0.001).running():
+        await wait_until_async(lambda: bool(sent))
+    assert sent[0].served_s == pytest.approx(0, abs=5)
+
+
+async def test_a_lone_router_keeps_its_own_account() -> None:
+    log = RequestLog()
     reporter = ActivityReporter(log, None, dict, every_s=0.001)
     async with reporter.running():
         finished(log, "one")
@@ -194,7 +222,7 @@ async def test_a_request_that_cannot_be_reported_does_not_hold_up_the_others(tmp
     async with ActivityReporter(log, controller.deliver, dict, every_s=0.01).running():
         await asyncio.sleep(0.05)
         finished(log, "good")
-        await wait_until_async(lambda: controller.calls > 0)
+        await wait_until_async(lambda: controller.board.requests(Wanted(), NOW)["kept"] > 0)
     assert [request["id"] for request in controller.board.requests(Wanted(), NOW)["requests"]] == ["good"]
 
 

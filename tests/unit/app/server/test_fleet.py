@@ -6,6 +6,7 @@ Metrics that are prepared in a thread.
 """
 
 import asyncio
+import math
 import threading
 from collections.abc import Collection
 from typing import Any
@@ -28,6 +29,7 @@ from app.server.fleet import (
     KnownFleet,
     PreparedMetrics,
     Replica,
+    elder_since,
 )
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import GREEN_FLOAT32
@@ -35,6 +37,21 @@ from tests.support.processes.fake_fleet import MemoryFleet
 from tests.support.waiting import wait_until
 
 ONE = Replica("r1", "router", "10.0.0.1")
+
+
+def test_the_oldest_other_router_that_does_not_start_any_more_is_the_elder() -> None:
+    own, started = Replica("own", "router", "10.0.0.1", "STARTING", 50.0), 10.0
+    older = Replica("older", "router", "10.0.0.1", "STOPPING", started)
+    others = [
+        own,
+        Replica("new", "router", "10.0.0.1", "RUNNING", 60.0),
+        Replica("stuck", "router", "10.0.0.1", "STARTING", 1.0),
+        Replica("engine", "blue", "10.0.0.1", "RUNNING", 1.0),
+        Replica("unplaced", "router", "", "RUNNING", None),
+    ]
+    assert elder_since(Fleet([*others, older]), "own") == started
+    assert elder_since(Fleet(others), "own") == 60.0
+    assert elder_since(Fleet(others), "new") == elder_since(Fleet([own]), "own") == math.inf
 
 
 class FleetRig:
