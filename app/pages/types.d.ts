@@ -428,6 +428,8 @@ interface RequestHistory {
   step_s: number;
   at: number[];
   until: number;
+  /** When no router answered; an older controller does not say. */
+  no_router?: Outage[];
   series: RequestSeries[];
   grafana_url: string | null;
 }

@@ -327,6 +327,21 @@ async def test_charts_show_an_outage_and_are_read_by_keyboard(managed: Managed, 
     assert await accessibility_problems(page) == []
 
 
+async def test_charts_show_when_no_router_answered(managed: Managed, open_page: OpenPage) -> None:
+    """Those of an endpoint without a request, too."""
+    now, board = time.time(), managed.controller.activity.board
+    board.take(ActivityReport("killed", 0, [], [], served_s=60.0), now - 300)
+    board.take(ActivityReport("its successor", 0, [], [], served_s=291.0), now)
+    page = await opened(open_page, managed)
+    when = f"{clock(now - 298)}\u2013{clock(now - 291)} (7\u00a0s); requests of that time are counted nowhere."
+    for endpoint in (chat(page), page.get_by_role("region", name="embed", exact=True)):
+        await expect(endpoint.locator(".shaded")).to_have_text(f"Shaded: no router answered {when}")
+        await expect(endpoint.locator(".mark-warn").first).to_have_text(f"!No router answered {when}")
+        rates = endpoint.get_by_role("slider", name="Requests per second since")
+        await expect(rates.locator(".band")).to_have_count(1)
+    assert await accessibility_problems(page) == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_an_outage_of_a_minute_is_seen_in_a_week(managed: Managed, open_page: OpenPage, scheme: str) -> None:
     """Also by whoever tells no colours: it has a mark on its top."""

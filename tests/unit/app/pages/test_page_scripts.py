@@ -489,6 +489,11 @@ def test_deployments_without_a_replica_are_named_with_their_time() -> None:
         f"no replica of a (20{SPACE}s), c and d (7{SPACE}s) ran",
         "",
     ]
+    routers = {"deployment": None, "outages": [{"from": 10, "to": 17}, {"from": 60, "to": 120}]}
+    assert call_all([("lackWords", ([routers, *lacks[:1]], begin, begin + 60)) for begin in (0, 60)]) == [
+        f"no router answered (7{SPACE}s); no replica of a (20{SPACE}s) ran",
+        "no router answered",
+    ]
 
 
 def test_outages_are_told_with_both_ends_and_their_length() -> None:
@@ -500,6 +505,10 @@ def test_outages_are_told_with_both_ends_and_their_length() -> None:
         f" since 2 Jan 1970, 01:00 (70{SPACE}s so far)",
         f"no replica of green ran 3 times, 13{SPACE}min in all, the last time"
         f" since 2 Jan 1970, 01:00 (70{SPACE}s so far)",
+    ]
+    routers = {"deployment": None, "outages": lack["outages"][:1]}
+    assert call_all([("outageWords", (routers, 90_070, 5))]) == [
+        f"no router answered {day} (90{SPACE}s); requests of that time are counted nowhere"
     ]
 
 

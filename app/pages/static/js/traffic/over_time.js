@@ -5,7 +5,7 @@ import { between, duration, list, moment, number, seconds, ticks, whole } from "
 import { swatch } from "../parts.js";
 import { bars, line, oneStop, withAxes } from "../sparkline.js";
 
-/** @typedef {{deployment: string, outages: readonly Outage[]}} Lack When a deployment had no replica. */
+/** @typedef {{deployment: string | null, outages: readonly Outage[]}} Lack When it had no replica; null: no router. */
 
 const NAMED = 5; // outages of a deployment that are told one by one, the last ones
 
@@ -48,19 +48,20 @@ export function rangePicker(range, history, choose) {
 export const isRange = (value) => RANGES.some(([range]) => range === value);
 
 /**
- * The outages of an endpoint's deployments in the charts' time.
+ * The outages of the routers, and of an endpoint's deployments, in the charts' time.
  *
  * @param {RequestHistory | null} history
  * @param {Endpoint} endpoint
  * @returns {Lack[]}
  */
 export function lacksOf(history, { endpoint, deployments }) {
-  return deployments
+  const lacks = deployments
     .filter(({ role }) => role === "traffic" || role === "fallback")
     .map(({ deployment }) => {
       const own = history?.series.find((one) => one.endpoint === endpoint && one.deployment === deployment);
       return { deployment, outages: own?.outages ?? [] };
     });
+  return [{ deployment: null, outages: history?.no_router ?? [] }, ...lacks];
 }
 
 /**
@@ -70,7 +71,7 @@ export function lacksOf(history, { endpoint, deployments }) {
 export function overTime(history, endpoint) {
   if (history === null) return null;
   const own = history.series.filter((series) => series.endpoint === endpoint.endpoint);
-  if (!own.length) {
+  if (!own.length && !history.no_router?.length) {
     const words = endpoint.requests
       ? "The charts have these requests within seconds."
       : "No request has ended in the charts' time.";
@@ -179,7 +180,7 @@ export function overTime(history, endpoint) {
       if (!known.length) return null;
       const longest = seconds(Math.max(...known));
       const label = `95th percentile of ${deployment}'s first token since ${since}, at most ${longest}`;
-      const lack = lacks.filter((one) => one.deployment === deployment);
+      const lack = lacks.filter((one) => one.deployment === deployment || one.deployment === null);
       return chart(
         [swatch(colour), `First token p95, ${deployment}`],
         line(values, label, colour ?? 1, shaded(lack)),
@@ -193,7 +194,7 @@ export function overTime(history, endpoint) {
       .map((lack) =>
         h(
           "p",
-          { class: "hint small shaded", key: `shaded ${lack.deployment}` },
+          { class: "hint small shaded", key: `shaded ${lack.deployment ?? ""}` },
           h("span", { "aria-hidden": "true" }),
           `Shaded: ${outageWords(lack, until, NAMED)}.`,
         ),
@@ -206,7 +207,7 @@ export function overTime(history, endpoint) {
 const length = (total) => (total < 600 ? `${Math.round(total)}\u00a0s` : duration(total));
 
 /**
- * When a deployment had no replica: the last outages, and how many there were.
+ * When a deployment had no replica, or no router answered: the last outages, and how many there were.
  *
  * @param {Lack} lack
  * @param {number} until The end of one that goes on, as far as it is known.
@@ -222,25 +223,31 @@ export function outageWords({ deployment, outages }, until, named) {
         ? `since ${moment(from)} (${length(until - from)} so far)`
         : `${between(from, to)} (${length(to - from)})`,
     );
-  return `no replica of ${deployment} ran ${often}${list(last)}`;
+  return deployment === null
+    ? `no router answered ${often}${list(last)}; requests of that time are counted nowhere`
+    : `no replica of ${deployment} ran ${often}${list(last)}`;
 }
 
 /**
- * Where no replica ran in a point of a chart, in words; "" if replicas of all ran. A deployment that had no replica in
- * all of its time has no seconds.
+ * Where no router answered, or no replica ran, in a point of a chart, in words; "" if all ran. What lacked in the whole
+ * of it has no seconds.
  *
  * @param {readonly Lack[]} lacks
  * @param {number} begin
  * @param {number} end
  */
 export function lackWords(lacks, begin, end) {
-  const names = lacks.flatMap(({ deployment, outages }) => {
-    const parts = outages.map(({ from, to }) => Math.max(0, Math.min(to ?? end, end) - Math.max(from, begin)));
-    const seconds = parts.reduce((sum, part) => sum + part, 0);
-    if (seconds === 0) return [];
-    return seconds < end - begin ? `${deployment} (${length(seconds)})` : deployment;
-  });
-  return names.length ? `no replica of ${list(names)} ran` : "";
+  /** @param {readonly Lack[]} of */
+  const parts = (of) =>
+    of.flatMap(({ deployment, outages }) => {
+      const lacking = outages.map(({ from, to }) => Math.max(0, Math.min(to ?? end, end) - Math.max(from, begin)));
+      const seconds = lacking.reduce((sum, part) => sum + part, 0);
+      if (seconds === 0) return [];
+      return `${deployment ?? "no router answered"}${seconds < end - begin ? ` (${length(seconds)})` : ""}`;
+    });
+  const routers = parts(lacks.filter(({ deployment }) => deployment === null));
+  const names = parts(lacks.filter(({ deployment }) => deployment !== null));
+  return [...routers, ...(names.length ? [`no replica of ${list(names)} ran`] : [])].join("; ");
 }
 
 /**
