@@ -70,10 +70,12 @@ class ActivityReporter:
         self._known_here = self._known_there = 0
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
-        self._had_running_here = False
+        self._had_running_here = self._had_running_there = False
         self._elder_since = elder_since
         self._began = time.monotonic()
-        self._backoff = Backoff()
+        self._backoff, self._idle_backoff = Backoff(), Backoff()
+        """Of reports, and of those that say only that this router serves: nobody misses these, and no request waits for
+        them."""
 
     def look(self) -> None:
         """Notes which deployments lack a replica now."""
@@ -138,7 +140,7 @@ class ActivityReporter:
             try:
                 self.look()
                 self._keep_here()
-                if self._deliver is not None and self._backoff.allows(loop.time()):
+                if self._deliver is not None:
                     await self._send(self._deliver, loop.time)
             except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
                 _log.error("Activity could not be reported", extra=event("activity_failed", traceback=where(error)))
@@ -167,6 +169,10 @@ class ActivityReporter:
         first, requests = self._requests.after(self._known_there)
         running = self._requests.running()
         unsent = [period for period in self._periods if period.at > self._sent]
+        is_idle = not (requests or running or unsent or self._had_running_there)
+        backoff = self._idle_backoff if is_idle else self._backoff
+        if not backoff.allows(now()):
+            return
         # One that is not known yet may have taken some before: it says which.
         periods = unsent if self._keeper else []
         try:
@@ -179,15 +185,16 @@ class ActivityReporter:
             async with asyncio.timeout(TIMEOUT_S):
                 taken = decode_taken(await deliver(report))
         except Exception as error:  # noqa: BLE001  no failure of the controller may end the reports
-            if not self._backoff.is_failing:
+            if not is_idle and not backoff.is_failing:
                 _log.warning(
                     "The controller of experiments takes no reports of this router's activity",
                     extra=event("activity_not_reported", error=type(error).__name__),
                 )
-            self._backoff.failed(now())
+            backoff.failed(now())
             return
         self._backoff.succeeded()
-        self._known_there = first + len(requests)
+        self._idle_backoff.succeeded()
+        self._known_there, self._had_running_there = first + len(requests), bool(running)
         if taken.keeper != self._keeper:
             self._keeper, self._sent = taken.keeper, taken.saved
         elif periods:

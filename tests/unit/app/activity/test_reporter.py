@@ -208,6 +208,24 @@ async def test_an_idle_router_says_that_it_serves_and_since_when_another_one_has
     assert sent[0].served_s == pytest.approx(0, abs=5)
 
 
+async def test_a_controller_that_is_still_to_come_is_missed_by_requests_alone(caplog: pytest.LogCaptureFixture) -> None:
+    calls = 0
+
+    async def deliver(report: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        raise ConnectionRefusedError
+
+    log = RequestLog()
+    async with ActivityReporter(log, deliver, dict, every_s=0.001).running():
+        await wait_until_async(lambda: calls == 1)
+        await asyncio.sleep(0.05)
+        assert (calls, caplog.records) == (1, [])
+        finished(log)
+        await wait_until_async(lambda: calls == 2)  # at once, whatever the pause is
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 async def test_a_lone_router_keeps_its_own_account() -> None:
     log = RequestLog()
     reporter = ActivityReporter(log, None, dict, every_s=0.001)
