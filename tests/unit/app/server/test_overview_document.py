@@ -244,8 +244,8 @@ def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
         (
             {"blue": answered(200), "green": answered(800)},
             {"drawn": {("chat", "1-a"): DrawnRequests({"blue": 50, "green": 50}, 500)}},
-            "and 30 % is expected: 500 were drawn by the former split (blue 50 %, green 50 %), and count when they "
-            "end. Chance does not explain that.",
+            "and 30 % is expected: 500 were drawn by the former split (blue 50 %, green 50 %): each is counted at "
+            "its end. Chance does not explain that.",
             WARN,
         ),
         (
@@ -255,7 +255,7 @@ def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
                 "keys": {"chat": 3},
                 "drawn": {("chat", "1-a"): DrawnRequests({"blue": 10, "green": 90}, 35)},
             },
-            "and count when they end; only 3 users were active, and each stays on one deployment.",
+            "each is counted at its end; only 3 users were active, and each stays on one deployment.",
             "info",
         ),
         (
