@@ -34,6 +34,7 @@ from app.engine.texts import REPEATING, Text, fitting, texts_of, too_long
 from app.errors import BadRequest, ContextExceeded, Rejected, TooLarge
 from app.exchange.exchange import Exchange
 from app.exchange.request import refused_field
+from app.long_json import LONG_BODY, cost_of
 from app.routing.content_filter import check_content
 from app.upstream.target import Target
 
@@ -48,9 +49,8 @@ async def check_input(exchange: Exchange, target: Target, request: EngineRequest
     """Raises BadRequest if a main request for the target's engine has what may not pass to one."""
     check_engine_params(request.body, exchange.record.endpoint, exchange.endpoint)
     check_token_ids(exchange.call, request.body)
-    if exchange.size > _SHORT_BODY and (arguments := _arguments(request.body)):
-        size = sum(len(text) for _, text, _ in arguments)
-        await exchange.state.access.bodies.work(size, check_arguments, exchange.call, arguments)
+    if exchange.size > _SHORT_BODY:
+        await _check_arguments(exchange, request.body)
     await check_costs(exchange, target, [request])
 
 
@@ -263,6 +263,15 @@ def check_vectors(body: Mapping[str, Any], hidden_size: int | None) -> None:
         raise BadRequest(
             f"{message}; ask for fewer, for `encoding_format: base64`, or at /v1/embeddings", param="input"
         )
+
+
+async def _check_arguments(exchange: Exchange, body: Mapping[str, Any]) -> None:
+    """Raises what `check_arguments` raises, of all arguments in the vLLM request `body`."""
+    bodies, call = exchange.state.access.bodies, exchange.call
+    if cost_of(exchange.request.body) > LONG_BODY:  # only to look for them takes a while among many values
+        await bodies.work(exchange.size, lambda: check_arguments(call, _arguments(body)))
+    elif arguments := _arguments(body):
+        await bodies.work(sum(len(text) for _, text, _ in arguments), check_arguments, call, arguments)
 
 
 def check_arguments(call: Call, arguments: Sequence["_Argument"]) -> None:
