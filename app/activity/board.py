@@ -4,7 +4,6 @@ Counts are kept in three resolutions, each for its own time: the finer ones end 
 """
 
 import math
-import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from app.activity.outages import NEXT_REPORT_S, Outages, Served, Span, overlap_s
+from app.activity.outages import NEXT_REPORT_S, Outages, Served, Span, ends, overlap_s
 from app.activity.report import (
     PERIOD_S,
     ActivityReport,
@@ -68,16 +67,6 @@ NOT_ANSWERED, RUNNING = "not_answered", "running"
 OUTCOMES: Sequence[Outcome] = get_args(Outcome)
 
 
-_ANSWER_ID = re.compile(r"[a-z]+[-_](.+?)(-[0-9a-f]{8})?")
-"""An id in an answer: the API's prefix, the request's id, and often a number that vLLM adds."""
-
-
-def _in_answer(id: str) -> tuple[str, ...]:
-    """The ids that a request may have with this id in its answer."""
-    parts = _ANSWER_ID.fullmatch(id)
-    return () if parts is None else (parts[1], parts[1] + (parts[2] or ""))
-
-
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requests that somebody asks for. `endpoints`: those that the reader may see; None: all, also requests that
     name none. `caller_id`: only the reader's own, and at the endpoints `operated` everyone's. The rest are the reader's
@@ -114,7 +103,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def matches(self, request: ListedRequest) -> bool:
         """Whether the request passes the filters."""
         return (
-            (self.id is None or request.id == self.id or request.id in _in_answer(self.id))
+            (self.id is None or request.has_id(self.id))
             and self.endpoint in (None, request.endpoint)
             and self.deployment in (None, request.deployment)
             and self.caller in (None, request.caller)
@@ -170,8 +159,8 @@ Points = OrderedDict[float, dict[Arm, Cell]]
 
 @dataclass(slots=True)
 class _Router:
-    """What has been taken of one router: requests below `end`, and periods up to `period`. From
-    `since` to `until` it has served, or another one before it."""
+    """What has been taken of one router: requests below `end`, and periods up to `period`. From `since` to `until` it
+    has served, or another one before it."""
 
     end: int = 0
     period: float = 0.0
@@ -491,7 +480,7 @@ class Board:
             "step_s": step,
             "at": times,
             "until": until,
-            "no_router": _ends(self.served.outages(first, until), until),
+            "no_router": ends(self.served.outages(first, until), until),
             "series": [
                 {
                     "endpoint": arm[0],
@@ -529,7 +518,7 @@ class Board:
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
             "down_s": [overlap_s(outages, at, end) for at, end in points],
-            "outages": _ends(outages, until),
+            "outages": ends(outages, until),
         }
 
     def _quantile(self, cell: Cell, share: float) -> float | None:
@@ -651,10 +640,6 @@ class _State(msgspec.Struct):
     starts: list[ReplicaStart] = []
     watched_since: float | None = None
     outages: list[tuple[str, str, list[Span]]] = []
-
-
-def _ends(outages: Iterable[Span], until: float) -> list[dict[str, float | None]]:
-    return [{"from": since, "to": to if to < until else None} for since, to in outages]
 
 
 def _plain(request: ListedRequest) -> dict[str, Any]:

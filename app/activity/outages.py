@@ -130,6 +130,11 @@ class Served:
         return [span for span in between if span[0] < end and span[1] > begin]
 
 
+def ends(spans: Iterable[Span], until: float) -> list[dict[str, float | None]]:
+    """The two ends of each, as documents have them: null for one that goes on at `until`."""
+    return [{"from": since, "to": to if to < until else None} for since, to in spans]
+
+
 def overlap_s(spans: Sequence[Span], begin: float, end: float) -> float:
     """How many seconds of this time they are."""
     return round(sum(max(0.0, min(to, end) - max(since, begin)) for since, to in spans), 3)

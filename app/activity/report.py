@@ -4,6 +4,8 @@ A report may come twice, as after a lost answer: requests have numbers that only
 A router keeps counts until they are on disk, so that a controller that is killed takes none with it.
 """
 
+import re
+
 import msgspec
 
 from app.errors import Outcome, outcome_of
@@ -11,6 +13,10 @@ from app.telemetry.logs import FailedAttempt
 
 PERIOD_S = 10.0
 """Seconds that one entry of counts is about. Periods begin at multiples of it, in Unix time, on every router."""
+
+
+_ANSWER_ID = re.compile(r"[a-z]+[-_](.+?)(-[0-9a-f]{8})?")
+"""An id in an answer: the API's prefix, the request's id, and often a number that vLLM adds."""
 
 
 class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,6 +100,11 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def kind(self) -> tuple[str, str, int, str]:
         """What failures that are alike have in common: endpoint, deployment, status, error."""
         return self.endpoint, self.deployment, self.status, self.error
+
+    def has_id(self, id: str) -> bool:
+        """Whether this is the request's id, or the one in its answer."""
+        parts = _ANSWER_ID.fullmatch(id)
+        return id == self.id or (parts is not None and self.id in (parts[1], parts[1] + (parts[2] or "")))
 
 
 class ArmCounts(msgspec.Struct, frozen=True, omit_defaults=True):
