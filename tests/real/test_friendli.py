@@ -337,7 +337,7 @@ def test_answers_follow_the_response_format(application: Application, friendli: 
     regex = {"type": "regex", "schema": "(red|blue)-[0-9]{3}"}
     openais: dict[str, Any] = {"type": "json_schema", "json_schema": {"schema": {**schema, "required": ["a"]}}}
     one, two, three = at_once(
-        lambda: answer(application, prompt="A JSON object:", response_format=as_text, **STRUCTURED, temperature=0),
+        lambda: answer(application, prompt="A JSON object:", response_format=as_text, **STRUCTURED),
         lambda: answer(application, prompt="A colour and a number:", response_format=regex),
         lambda: complete(friendli, prompt="A JSON object:", response_format=openais, **STRUCTURED),
     )

@@ -107,7 +107,7 @@ def test_the_clients_chat(client: Client, hf: Any) -> None:
     result, chunks, answer = at_once(
         lambda: client.chat(MESSAGES, temperature=0.0, max_tokens=24),
         lambda: list(hf.chat_completion(MESSAGES, temperature=0, max_tokens=24, stream=True)),
-        lambda: hf.chat_completion(MESSAGES, temperature=0, **STRUCTURED, response_format=form),
+        lambda: hf.chat_completion(MESSAGES, **STRUCTURED, response_format=form),
     )
     assert answers(result.choices[0].message.content or "")
     assert answers("".join(chunk.choices[0].delta.content or "" for chunk in chunks))

@@ -11,9 +11,9 @@ def answers(text: str) -> bool:
     return all(color in text for color in ("Red", "Blue", "Yellow"))
 
 
-STRUCTURED: dict[str, Any] = {"max_tokens": 200, "frequency_penalty": 2}
-"""For JSON answers. JSON may have any white space between its tokens: without the penalty, a small model may fill its
-answer with that."""
+STRUCTURED: dict[str, Any] = {"max_tokens": 200, "frequency_penalty": 2, "temperature": 0}
+"""For JSON answers. JSON may have any white space between its tokens: without the penalty, or with tokens drawn by
+chance, a small model may fill its answer with that."""
 
 TOOL: dict[str, Any] = {
     "type": "function",
