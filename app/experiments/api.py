@@ -114,6 +114,9 @@ class ControllerReader(Protocol):
     def missing(self) -> Sequence[str]:
         """Parts of the ledger that are known to be missing before all records are read, each with the reason."""
 
+    def warnings(self) -> Sequence[str]:
+        """What troubles the controller's service now."""
+
     def mirrored(self) -> Sequence[str]:
         """The endpoints with a mirror."""
 
@@ -343,7 +346,7 @@ class ControllerApi:
             return summary_without_evidence(name, experiment)
         report, acting, _ = self._reading(name, judged)
         self._reader.shown(report)
-        return summary_of(report, acting)
+        return msgspec.structs.replace(summary_of(report, acting), service=list(self._reader.warnings()))
 
     def _reading(self, name: str, judged: ReadableAnalysis) -> "_Reading":
         """One that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy. It is a

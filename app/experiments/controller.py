@@ -2,9 +2,10 @@
 
 Single-threaded and synchronous; `host.py` gives it a thread. It is the same object in a separate Serve application and
 inside `switchyard router`. A batch is *received* once it is counted and held, *durable* once it is in the ledger's
-directory; routers keep it until then, and if the only one is in the same process, `write_ahead` does. So a controller
-that dies loses nothing, and one that starts again reads the directory, counts everything again, and takes from the
-journal and the saved states only what cannot be counted: when runs began, verdicts that stay, alarms.
+directory; routers keep it until then. On a disk of its own, `write_ahead` does, too: what was counted when a report was
+shown counts from then on, whatever happens. So a controller that dies loses nothing, and one that starts again reads
+the directory, counts everything again, and takes from the journal and the saved states only what cannot be counted:
+when runs began, verdicts that stay, alarms.
 
 The conversations that routers have pinned, passed on from one router to the others.
 """
@@ -14,6 +15,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
@@ -49,7 +51,7 @@ from app.experiments.recordings import RecordingKeeper
 from app.experiments.runs import ExperimentRun, SameRun, looks_of, next_run, runs_of
 from app.experiments.shadows import ShadowReport
 from app.experiments.storage.columns import Tables, from_batch
-from app.experiments.storage.directory import exposures_of, scored
+from app.experiments.storage.directory import Outcome, exposures_of, scored
 from app.experiments.storage.journal import AnalysisSnapshot
 from app.experiments.storage.keeper import OpenStore, StorageHealth, StorageManager, Submit, at_once
 from app.experiments.storage.pending import HeldBatch, clock_warnings, gone, live, total_lost
@@ -166,8 +168,8 @@ class Controller:
         write_ahead: WriteAhead | None = None,
     ) -> None:
         """`base`: the directory that a relative `ledger.url` is relative to. `submit`: carries out writes.
-        `has_control_plane`: the host makes the requested `changes` of traffic. `write_ahead`: the host adds each batch
-        to it.
+        `has_control_plane`: the host makes the requested `changes` of traffic. `write_ahead`: holds each batch until it
+        is stored.
         """
         self.tables = Tables()
         self.wants_configuration = True
@@ -208,7 +210,7 @@ class Controller:
         """Experiments that a bug keeps from being judged or acted on, each with what cannot be done, and the error."""
         self._unaudited: list[AuditRecord] = []
         """Changes that no call has made, which the audit log has not taken yet."""
-        process = {"write_ahead": write_ahead.name} if write_ahead is not None else {}
+        process = {"write_ahead": write_ahead.name} if write_ahead is not None and not write_ahead.is_copy else {}
         self.storage.journal([JournalEntry(clock(), STARTED, None, process)])
 
     def configure(self, config: Config, *, rollout_complete: bool = True, transitions: int | None = None) -> None:
@@ -256,6 +258,8 @@ class Controller:
                 router.counted.add(batch.number)
                 self._judges.count(exposures)
             self.storage.waiting.hold(HeldBatch(batch.router, batch.number, exposures, now))
+            if self.write_ahead is not None:
+                self.write_ahead.add(data, now)
             if self._judges.are_alarmed():
                 self._judge(now)
         router.update(batch, now)
@@ -311,6 +315,12 @@ class Controller:
     def transitions(self) -> int:
         """The number of times that acting has changed something. In any thread."""
         return self._actions.transitions
+
+    def flush(self) -> "Future[Outcome] | None":
+        """Begins to write what the journal has to get. Returns the writing that is under way; None if nothing waits for
+        the directory, or that fails."""
+        self._write(self.now())
+        return self.storage.writing
 
     def changes(self) -> list[TrafficChange]:
         """The changes of traffic that are wanted now."""
@@ -420,8 +430,7 @@ class Controller:
         """What troubles this service, for every report."""
         now = self.now()
         warnings = clock_warnings(self.storage.waiting.routers, now)
-        if failing := self.health().warning(now):
-            warnings.append(failing)
+        warnings += [said for said in (self.health().warning(now), self.storage.company(now)) if said]
         if self._config is not None and not self._judges.has_counted_all:
             warnings.append("What was recorded before the controller's start could not be read yet")
         warnings += [

@@ -41,6 +41,9 @@ CONFIGURATION_S = 5.0
 FRESH_S = 0.5
 """The longest wait of a question for the configuration, where the answer depends on the latest delivery."""
 
+SETTLE_S = 0.5
+"""The longest wait of a question about an experiment for the journal."""
+
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
 """Returns the configuration in force; None if there is no valid one. Raises UpstreamError."""
 
@@ -114,9 +117,10 @@ class ControllerHost:
         """Takes an encoded batch; returns the encoded acknowledgement. Raises InvalidBatch, and Unavailable before the
         first configuration."""
         controller = self._present()
-        if controller.write_ahead is not None:
-            await controller.write_ahead.add(batch, controller.now())
-        return await self._in_thread(partial(controller.ingest, batch))
+        acknowledgement = await self._in_thread(partial(controller.ingest, batch))
+        if controller.write_ahead is not None and not controller.write_ahead.is_copy:
+            await controller.write_ahead.written()
+        return acknowledgement
 
     async def record(self, recording: bytes) -> None:
         """Takes an encoded `RecordingFile`, which is written when this returns.
@@ -137,7 +141,21 @@ class ControllerHost:
             # Routers get a configuration before it is read here, and its author may ask at once.
             await self._refresh_soon()
             answer = await self._answer(method, path, query, body)
+        if path.startswith("/experiments"):
+            await self._settle(controller := self._present())
+            if path.endswith("/decision") and answer.status == 200 and controller.health().failing_since is not None:
+                answer = await self._answer("GET", path.removesuffix("/decision"), {}, b"")
         return answer
+
+    async def _settle(self, controller: Controller) -> None:
+        """Returns once what was said is on disk with all that it rests on, so that nobody has read what a killed
+        controller leaves no trace of. A directory that fails or hangs is waited for `SETTLE_S`."""
+        if controller.write_ahead is not None:
+            await controller.write_ahead.written()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SETTLE_S
+        while (writing := await self._in_thread(controller.flush)) is not None and (left := until - loop.time()) > 0:
+            await asyncio.wait([asyncio.wrap_future(writing)], timeout=left)
 
     @asynccontextmanager
     async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:
@@ -318,7 +336,7 @@ def host_controller(
         directory = local_directory(ledger.url, base)
         if directory is not None:
             make_private(directory)
-        ahead = WriteAhead(directory) if is_alone and directory is not None else None
+        ahead = WriteAhead(directory, is_copy=not is_alone) if directory is not None else None
         return Controller(ledger, base=base, has_control_plane=control is not None, submit=submit, write_ahead=ahead)
 
     return ControllerHost(read_configuration, new, control, new_starts=new_starts)

@@ -185,7 +185,7 @@ class RecordedLedger:
 
     def _amended(self, report: Report) -> Report:
         """The report with the next step and the arms' traffic, as the controller showed them."""
-        report = replace(report, warnings=[*report.warnings, *self._warnings()], service=self._failures())
+        report = replace(report, warnings=[*report.warnings, *self._notes()], service=self.warnings())
         if self._fact(OBSTACLES) is None:
             return report
         run = self._runs[report.experiment]
@@ -197,7 +197,7 @@ class RecordedLedger:
         weights = self._actions.weights(run, traffic or {})
         return replace(report, next=next_, plan=plan.plan if plan is not None else None, weights=weights)
 
-    def _failures(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What the controller said of a directory that did not work at that time."""
         ended = [entry for entry in self._contents.entries if entry.kind == FAILED]
         over = [(StorageHealth(entry.detail["since"], entry.detail["error"]), entry.at) for entry in ended]
@@ -217,7 +217,7 @@ class RecordedLedger:
                 waiting.resume(footer)
         return total_lost(waiting.routers)
 
-    def _warnings(self) -> list[str]:
+    def _notes(self) -> list[str]:
         notes = [note for entry in self._entries if entry.kind == REPLAYED for note in entry.detail.get("notes", ())]
         if self._at is not None:
             notes += _overlaps(self._contents.entries, self._at)

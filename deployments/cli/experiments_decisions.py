@@ -105,7 +105,8 @@ def described(summary: Summary) -> str:
     """The present state, a line for each fact."""
     acting = summary["acting"]
     lines = [summary["headline"], f"Now: {acting['state']}, {_share(summary)}.", summary["next"]]
-    return "\n".join(line for line in lines if line)
+    troubles = [f"Warning: {trouble}." for trouble in summary.get("service", [])]
+    return "\n".join(line for line in (*lines, *troubles) if line)
 
 
 def consequence(summary: Summary, action: str, treatment: str | None) -> str:

@@ -44,9 +44,10 @@ def _step(life: Life, rng: np.random.Generator) -> None:
         (life.wait, float(rng.choice([5.0, 300.0, 7200.0]))),
         (life.redeploy, int(rng.integers(len(REDEPLOYED)))),
         (life.restart,),
+        (life.kill,),
         (life.decide, DECISIONS[int(rng.integers(len(DECISIONS)))]),
     ]
-    act, *arguments = steps[int(rng.choice(len(steps), p=[0.4, 0.1, 0.2, 0.15, 0.15]))]
+    act, *arguments = steps[int(rng.choice(len(steps), p=[0.4, 0.1, 0.15, 0.1, 0.15, 0.1]))]
     act(*arguments)
 
 

@@ -520,6 +520,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     primary: list[PrimaryEffect] = []
     acting: AutomationStatus | None = None
     """None in mode `aa`, and for experiments without evidence."""
+    service: list[str] = []
+    """What troubles the controller's service, as `Report.service`."""
 
 
 def summary_of(report: Report, acting: AutomationStatus | None = None) -> Summary:

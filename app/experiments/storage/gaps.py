@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,8 +26,12 @@ from app.experiments.storage.write_ahead import FOLDER as WRITE_AHEAD
 ACCEPTED = "exposures/_lost"
 """A file whose lines are `Removed.sentence` of what its owner knows to be gone: readers of Parquet skip its name."""
 
-_NOUNS = {EXPOSURES: "batches of records", JOURNAL: "entries of the journal", WRITE_AHEAD: "batches ahead of segments"}
-_ACCEPTED = re.compile(rf"(\d+) ({'|'.join(_NOUNS.values())}).*?(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)")
+_NOUNS = {
+    EXPOSURES: ("batch of records", "batches of records"),
+    JOURNAL: ("entry of the journal", "entries of the journal"),
+    WRITE_AHEAD: ("batch ahead of segments", "batches ahead of segments"),
+}
+_ACCEPTED = re.compile(rf"(\d+) ({'|'.join(chain(*_NOUNS.values()))}).*?(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)")
 _DAY = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 
 
@@ -43,7 +47,10 @@ class Removed(NamedTuple):
     def sentence(self) -> str:
         """One sentence about them, without its stop. As a line of `ACCEPTED` it says that this is known."""
         last = datetime.fromtimestamp(self.until, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return f"{self.parts} {_NOUNS[self.folder]}, stored by {last}, are in no file"
+        one, several = _NOUNS[self.folder]
+        if self.parts == 1:
+            return f"1 {one}, stored by {last}, is in no file"
+        return f"{self.parts} {several}, stored by {last}, are in no file"
 
     def may_be_in(self, path: str) -> bool:
         """Whether a file may have held some of them."""
@@ -243,7 +250,7 @@ def waited_entries(
     found = [
         JournalEntry(now, WAITED, None, _waited(process.name, process.lacks(stored), process.since, process.until))
         for process in killed
-        if process.name not in told
+        if process.name not in told and not process.is_copy
     ]
     ended = {entry.writer for entry in entries if entry.kind == STOPPED}
     for entry in entries:
@@ -280,7 +287,7 @@ def _accepted(store: FileStore, folder: str) -> list[tuple[float, int]]:
             lines = _ACCEPTED.findall(file.read().decode(errors="replace"))
     except Missing:
         return []
-    own = [(parts, time) for parts, noun, time in lines if noun == _NOUNS[folder]]
+    own = [(parts, time) for parts, noun, time in lines if noun in _NOUNS[folder]]
     return [(datetime.fromisoformat(time).timestamp(), int(parts)) for parts, time in own]
 
 

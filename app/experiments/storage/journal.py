@@ -50,7 +50,9 @@ def _read(store: FileStore, files: Iterable[File], damaged: dict[str, str]) -> l
             continue
         journal += (read := [entry for entry in entries if entry is not None])
         if len(read) < len(entries):
-            damaged[file.path] = f"{len(entries) - len(read)} of its {len(entries)} lines are no entries"
+            wrong = len(entries) - len(read)
+            what = "is no entry" if wrong == 1 else "are no entries"
+            damaged[file.path] = f"{wrong} of its {len(entries)} lines {what}"
     return sorted(journal, key=lambda entry: entry.at)
 
 

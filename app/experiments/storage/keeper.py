@@ -74,6 +74,9 @@ LOOK_S = 60.0
 """The interval of the search for segments of other controllers (for a moment there may be two), and for hours to merge.
 """
 
+COMPANY_S = 300.0
+"""The time for which another process that has stored something counts as running."""
+
 LASTING = frozenset({"verdict", "alarm"})
 """Kinds of entries after which analyses' states are written without waiting for the next segment: what was reached must
 outlive a controller that is killed."""
@@ -99,8 +102,8 @@ class StorageHealth(NamedTuple):
         if self.failing_since is None:
             return ""
         return (
-            f"The ledger's directory has failed for {now - self.failing_since:.0f} s: {self.error}. Nothing is lost "
-            "while routers have room; make it writable"
+            f"The ledger's directory has failed for {now - self.failing_since:.0f} s: {self.error}. Until it can be "
+            "written, records wait in memory, and decisions would be lost with the controller"
         )
 
 
@@ -125,7 +128,7 @@ class StorageManager:
         open_store: OpenStore,
         write_ahead: WriteAhead | None = None,
     ) -> None:
-        """`write_ahead`: holds batches that no router would send again."""
+        """`write_ahead`: holds the batches that wait, for the next controller."""
         self.settings = settings
         self.waiting = Waiting()
         self.entries: list[JournalEntry] = []
@@ -152,6 +155,7 @@ class StorageManager:
         self._journal_file: str | None = None
         self._round: tuple[Round, Future[Outcome]] | None = None
         self._looked_at = self._merged_at = now
+        self._company_at = -COMPANY_S
         self._tidied_at = now + LOOK_S - TIDY_S
         self._attempts = Attempts()
 
@@ -175,6 +179,21 @@ class StorageManager:
         self._journalled += len(named)
         self._has_reached |= any(entry.kind in LASTING for entry in named)
         return self._journalled
+
+    def company(self, now: float) -> str:
+        """What is said of another process that records into the directory of a lone router; empty if none does."""
+        is_alone = self._write_ahead is not None and not self._write_ahead.is_copy
+        if not is_alone or now - self._company_at > COMPANY_S:
+            return ""
+        return (
+            "Another router records into the same ledger: each counts at once what it records itself, and what the "
+            "other does up to two minutes later. Give each a `ledger.url` of its own, or both one controller"
+        )
+
+    @property
+    def writing(self) -> "Future[Outcome] | None":
+        """The round under way, if entries wait."""
+        return self._round[1] if self._round is not None and self._queue else None
 
     def news(self) -> list[JournalEntry]:
         """Entries that another controller has added to the journal since the last call."""
@@ -201,6 +220,8 @@ class StorageManager:
         except (StoreError, OSError) as error:
             self._attempts.failed(str(error), now)
             return False
+        if self._write_ahead is not None and self._write_ahead.has_company:
+            self._company_at = now
         self._store = store
         self._segments, self._footers, self.snapshots = contents.segments, contents.footers, contents.snapshots
         self.gaps = contents.gaps
@@ -427,6 +448,7 @@ class StorageManager:
             for segment, footer, unseen in directory.unknown(self._store, new, self._tables, counted, self.gaps):
                 self._add(segment, footer)
                 self.waiting.absorb(footer)
+                self._company_at = now
                 exposures += [unseen] if unseen is not None else []
         except StoreError as error:
             self._attempts.failed(str(error), now)

@@ -40,7 +40,7 @@ from app.experiments.storage.columns import (
     router_hash,
     to_arrow,
 )
-from app.experiments.storage.store import Damaged, FileStore
+from app.experiments.storage.store import Damaged, FileStore, Missing
 from app.exposures.wire import Lost
 
 
@@ -240,7 +240,10 @@ def read(store: FileStore, segment: Segment, tables: Tables) -> SegmentContent:
     def part(kind: str, columns: type[C]) -> C:
         if kind != EXPOSURES and not footer.records.get(kind):
             return columns.empty()
-        return _read(store, segment, kind, columns, tables, missing)
+        try:
+            return _read(store, segment, kind, columns, tables, missing)
+        except (Missing, Damaged) as error:
+            raise error if kind == EXPOSURES else type(error)(f"its {kind}: {error}") from None
 
     starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", OverdueColumns)
     exposures = Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))

@@ -1,12 +1,15 @@
-"""Batches on disk before they are in a segment, for a controller in its router's process: there, no router keeps them.
+"""Batches on disk before they are in a segment: so a controller that is killed has counted nothing that the next one
+does not count from the same moment on.
 
     write-ahead/<writer>-<n>.batches      encoded batches, each after its length and checksum (big-endian, 4 bytes each)
                                           and the time of its arrival (Unix seconds, 8 bytes), which the two cover, too
 
 A file is there until all of its batches are stored in segments, a process's last one until it ends. So a process that
-is killed leaves at least one; the next process takes them over, and notices if there are none. A lock tells files of a
-living process from those. A thread of its own writes: the event loop waits for it only `PATIENCE_S`, and goes on
-without if the disk hangs.
+is killed leaves at least one; the next process takes them over. A lock tells files of a living process from those. A
+thread of its own writes: others wait for it only `PATIENCE_S`, and go on without if the disk hangs.
+
+A lone router keeps no batches besides, and what its files lack is lost. A controller that routers send to has copies
+here, in files whose names begin with `copy-`: what these lack, its routers send again.
 """
 
 import asyncio
@@ -33,6 +36,7 @@ from app.private_files import FILE_MODE, make_folder
 from app.telemetry.logs import event
 
 FOLDER = "write-ahead"
+_COPY = "copy-"
 PATIENCE_S = 0.25
 CLOSE_S = 5.0
 """The longest wait for a disk that hangs when the process ends."""
@@ -66,6 +70,11 @@ class Process:
     """Batches that cannot be read."""
     until: float = 0.0
     """When its last file was written, in Unix seconds."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether routers had the same batches."""
+        return self.name.startswith(_COPY)
 
     @property
     def since(self) -> float:
@@ -122,9 +131,10 @@ class _LogFile:
 class WriteAhead:
     """The files of one process in a ledger's directory of this machine."""
 
-    def __init__(self, directory: Path) -> None:
-        self._folder = directory / FOLDER
-        self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
+    def __init__(self, directory: Path, *, is_copy: bool = False) -> None:
+        """`is_copy`: routers keep the batches, too."""
+        self._folder, self.is_copy = directory / FOLDER, is_copy
+        self.name = f"{_COPY if is_copy else ''}{os.getpid()}-{secrets.token_hex(4)}"
         """The start of its files' names."""
         self.thread = ThreadPoolExecutor(1, "write-ahead")
         self._files: list[_LogFile] = []
@@ -133,21 +143,24 @@ class WriteAhead:
         self._count = 0
         self._writing: Future[None] | None = None
         self._pending: deque[bytes] = deque()
+        self.has_company = False
+        """Whether `left` has seen files of another living process."""
         self._is_failing = False
 
-    async def add(self, batch: bytes, arrived: float) -> None:
-        """Writes an encoded batch durably: with the next one if the disk hangs now, and not if it fails (logged).
-        `arrived`: Unix seconds.
-        """
+    def add(self, batch: bytes, arrived: float) -> None:
+        """Has an encoded batch written durably, unless that fails (logged). `arrived`: Unix seconds. Never waits."""
         self._pending.append(_ARRIVED.pack(arrived) + batch)
-        if self._writing is not None and not self._writing.done():
-            self._failed("the disk does not answer")
-            while sum(map(len, self._pending)) > LIMIT_BYTES:
-                self._pending.popleft()
+        while sum(map(len, self._pending)) > LIMIT_BYTES:
+            self._pending.popleft()
+        self._writing = self.thread.submit(self._add_pending)
+
+    async def written(self) -> None:
+        """Returns once all that was added is on disk or has failed, and after `PATIENCE_S` if the disk hangs."""
+        if self._writing is None or self._writing.done():
             return
-        batches, self._pending = self._pending, deque()
-        self._writing = self.thread.submit(self._add_all, batches)
-        await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=PATIENCE_S)
+        done, _ = await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=PATIENCE_S)
+        if not done:
+            self._failed("the disk does not answer")
 
     def release(self, stored: Mapping[str, Numbers]) -> None:
         """Deletes the files all of whose batches are stored, by router, some time soon. Never waits."""
@@ -167,9 +180,10 @@ class WriteAhead:
         wait([self.thread.submit(self._close, all_stored)], CLOSE_S)
         self.thread.shutdown(wait=False)
 
-    def _add_all(self, batches: Iterable[bytes]) -> None:
-        for batch in batches:
-            self._add(batch)
+    def _add_pending(self) -> None:
+        with suppress(IndexError):  # the other thread drops the oldest, too
+            while True:
+                self._add(self._pending.popleft())
 
     def _add(self, batch: bytes) -> None:
         head = msgspec.msgpack.decode(memoryview(batch)[_ARRIVED.size :], type=_Head)
@@ -227,6 +241,7 @@ class WriteAhead:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:  # a living process's
+                self.has_company = True
                 os.close(descriptor)
                 continue
             file = _LogFile(path, descriptor)
@@ -248,8 +263,10 @@ class WriteAhead:
 
     def _failed(self, why: str) -> None:
         if not self._is_failing:
+            then = "count again only once routers repeat them" if self.is_copy else "are lost"
             _log.warning(
-                "Exposures are only in memory until their segment is written: they would be lost with this process",
+                "Exposures are only in memory until their segment is written: if this process is killed, they %s",
+                then,
                 extra=event("write_ahead_failed", error=why),
             )
         self._is_failing = True

@@ -4,13 +4,17 @@ import gzip
 import json
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from app.experiments.api import REPORT_S
 from app.experiments.recordings import read
 from app.experiments.storage.columns import Exposures, Tables
 from app.experiments.storage.directory import history
@@ -22,6 +26,7 @@ from app.internal_api import LEDGER_VARIABLE
 from app.server.standalone import SEND_EVERY_S
 from deployments.cli.experiments_client import open_directory
 from tests.support.engine.fake_engine import FakeEngine
+from tests.support.experiments.life import Said
 from tests.support.processes.project import ROOT
 from tests.support.processes.standalone_router import standalone_router
 from tests.support.waiting import wait_until
@@ -39,8 +44,8 @@ def url(engines: tuple[dict[str, FakeEngine], str]) -> str:
     return url
 
 
-def ask(url: str, requests: int) -> None:
-    body = {"model": "chat", "messages": [{"role": "user", "content": SECRET_WORDS}], "user": USER}
+def ask(url: str, requests: int, user: str = USER) -> None:
+    body = {"model": "chat", "messages": [{"role": "user", "content": SECRET_WORDS}], "user": user}
     for _ in range(requests):
         assert httpx.post(f"{url}/v1/chat/completions", json=body).status_code == 200
 
@@ -103,36 +108,39 @@ def test_a_killed_process_loses_no_request_that_was_on_disk_and_counts_none_twic
 
 
 def test_a_report_of_a_time_before_a_kill_says_what_was_shown_then(url: str, tmp_path: Path) -> None:
-    """The next process stores what the killed one had received, at the time at which that had received it."""
+    """Word for word, while requests go on, and however soon after the answer the process is killed."""
     directory = tmp_path / ".run/ledger"
-    shown: list[dict[str, Any]] = []
-    for is_killed in (True, False):
+    shown: list[tuple[dict[str, Any], str]] = []
+    for _ in range(4):
         with standalone_router(experiment(url), tmp_path, **{LEDGER_VARIABLE: str(tmp_path)}) as router:
-            for total in (3, 7) if is_killed else (12,):
-                before = shown[-1]["requests"] if shown else {}
-                ask(router.url, total - sum(before.values()))
-                wait_until(lambda: sum(report(router.url)["requests"].values()) == total)  # noqa: B023
-                time.sleep(2 * SEND_EVERY_S)
-                shown.append(report(router.url))
-            if is_killed:
-                router.process.kill()
-                router.process.wait(60)
-    for then in shown:
-        answer = open_directory(str(directory), at=then["at"]).ask(
-            "GET", "/experiments/trial/report", {"format": "json"}
-        )
-        now = json.loads(answer)
-        for name in SHOWN:
-            assert now[name] == then[name], name
+            asking = threading.Thread(target=_ask_until_it_ends, args=[router.url])
+            asking.start()
+            for _ in range(4):
+                time.sleep(REPORT_S)
+                before = report(router.url, "json")
+                text, after = report(router.url, "text"), report(router.url, "json")
+                if before == after:  # the text is of the same moment
+                    shown.append((json.loads(after), text))
+            router.process.kill()
+            router.process.wait(60)
+            asking.join()
+    assert len(shown) > 8
+    assert sum(shown[-1][0]["requests"].values()) > sum(shown[0][0]["requests"].values()) > 0
+    for then, text in shown:
+        ledger = open_directory(str(directory), at=then["at"])
+        again = [ledger.ask("GET", "/experiments/trial/report", {"format": form}) for form in ("json", "text")]
+        assert again[1].decode() == text
+        assert Said(text, json.loads(again[0])) == Said(text, then)
 
 
-SHOWN = ("at", "decision", "headline", "requests", "running", "units", "guardrails")
-"""The parts of a report that do not depend on when a busy controller looked."""
+def _ask_until_it_ends(url: str) -> None:
+    with suppress(httpx.HTTPError, AssertionError):
+        for number in count():
+            ask(url, 1, f"user-{number % 70}")
 
 
-def report(url: str) -> dict[str, Any]:
-    reported: dict[str, Any] = httpx.get(f"{url}/api/experiments/trial/report", params={"format": "json"}).json()
-    return reported
+def report(url: str, form: str) -> str:
+    return httpx.get(f"{url}/api/experiments/trial/report", params={"format": form}).text
 
 
 def test_exposures_are_on_disk_within_a_second() -> None:

@@ -1,6 +1,5 @@
 """A controller that lives through traffic, redeploys, restarts and decisions, and what its reports said."""
 
-import asyncio
 import json
 import math
 from collections.abc import Sequence
@@ -80,6 +79,8 @@ class Life:
             self._remember(world, before)
         self._batches = batches(world.tables, world.requests(requests, hours=2.0), SIZE)
         self._config = declared()
+        self._sent: list[Batch] = []
+        """The latest batches, which routers still keep."""
         self.controller = self._started()
         self._late: list[OverdueRequest] = []
         """Records of requests that hang, until they are late."""
@@ -88,8 +89,6 @@ class Life:
         self._behind: Batch | None = None
         """The latest batch of the router that is behind."""
         self.shown: list[tuple[float, Said]] = []
-        self.ahead: WriteAhead | None = None
-        """Gets every batch, and keeps it."""
 
     def _remember(self, world: World, before: int) -> None:
         self.clock.now = START - 3 * DAY_S
@@ -102,7 +101,8 @@ class Life:
         self.clock.now = START
 
     def _started(self) -> Controller:
-        return controller_of(self.directory, self._config, self.clock, self._analysis_factory)
+        ahead = WriteAhead(self.directory / "ledger", is_copy=True)
+        return controller_of(self.directory, self._config, self.clock, self._analysis_factory, ahead)
 
     def traffic(self, count: int, lost: int) -> None:
         """The next batches arrive, the last one with news of lost rows."""
@@ -127,10 +127,8 @@ class Life:
 
     def _ingest(self, batch: Batch) -> None:
         self.clock.now += 0.1
-        encoded = encode(replace(batch, sent_at=self.clock.now))
-        if self.ahead is not None:
-            asyncio.run(self.ahead.add(encoded, self.clock.now))
-        self.controller.ingest(encoded)
+        self.controller.ingest(encode(replace(batch, sent_at=self.clock.now)))
+        self._sent = [*self._sent[-5:], batch]
 
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -146,6 +144,20 @@ class Life:
         self.controller = self._started()
         self.controller.tick()
 
+    def kill(self) -> None:
+        """The next controller finds what is on disk; routers send again what may be lost. The last thing that the
+        former one does is that it answers."""
+        self.traffic(1, 0)
+        self.shown.append((self.clock.now, said(ControllerApi(self.controller))))
+        self.controller.flush()
+        self.clock.now += 0.5
+        assert self.controller.write_ahead is not None
+        self.controller.write_ahead.close()  # its locks end with it
+        self.controller = self._started()
+        self.controller.tick()
+        for batch in self._sent:
+            self.controller.ingest(encode(replace(batch, sent_at=self.clock.now)))
+
     def decide(self, action: Any) -> None:
         evidence = self.controller.analysis(NAME)
         try:
@@ -160,12 +172,14 @@ class Life:
         """Reads the report, asks for more, reads it once more, and goes on a second later."""
         at, answers = self.clock.now, ControllerApi(self.controller)
         self.shown.append((at, said(answers)))
+        self.controller.flush()
         self.clock.now += 0.3
         self.controller.tick()
         for question in ("planner", "history"):
             with suppress(ClientError):
                 answers.answer("GET", f"/experiments/{NAME}/{question}", {}, b"")
         said(answers)
+        self.controller.flush()
         self.clock.now = at + 1
 
 

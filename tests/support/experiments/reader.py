@@ -156,6 +156,9 @@ class FakeReader:
     def missing(self) -> Sequence[str]:
         return []
 
+    def warnings(self) -> Sequence[str]:
+        return ()
+
     def mirrored(self) -> Sequence[str]:
         return list(self.shadows)
 

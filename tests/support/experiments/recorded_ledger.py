@@ -12,6 +12,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.controller import Controller
 from app.experiments.judging import AnalysisFactory
 from app.experiments.storage.columns import Columns, Tables
+from app.experiments.storage.write_ahead import WriteAhead
 from app.exposures.wire import VERSION, Batch, FeedbackItem, OverdueRequest, Row, Start, encode
 from tests.support.experiments.world import START, Recorded, Unpaced, World
 
@@ -74,11 +75,20 @@ def unpaced(*arguments: Any) -> Analysis:
 
 
 def controller_of(
-    directory: Path, config: Config, clock: Clock, analysis_factory: AnalysisFactory = unpaced
+    directory: Path,
+    config: Config,
+    clock: Clock,
+    analysis_factory: AnalysisFactory = unpaced,
+    write_ahead: WriteAhead | None = None,
 ) -> Controller:
     """A controller on a local directory."""
     controller = Controller(
-        LedgerSettings(url="ledger"), base=directory, analysis_factory=analysis_factory, same_run=same_run, clock=clock
+        LedgerSettings(url="ledger"),
+        base=directory,
+        analysis_factory=analysis_factory,
+        same_run=same_run,
+        clock=clock,
+        write_ahead=write_ahead,
     )
     controller.configure(config)
     return controller

@@ -172,6 +172,30 @@ async def test_a_directory_that_cannot_be_read_is_an_answer(tmp_path: Path) -> N
         assert "cannot be read" in json.loads(answer.body)["message"]
 
 
+async def test_a_decision_that_is_not_on_disk_says_so(tmp_path: Path) -> None:
+    """Also the first one that the directory fails to take: nothing had to be written just before."""
+    hosted, _ = host(tmp_path, configuration())
+    ledger = tmp_path / ".run/ledger"
+    decision = json.dumps({"action": "pause", "reason": "as wanted", "by": "boss"}).encode()
+    async with hosted:
+        controller = hosted.controller
+        assert controller is not None
+        await wait_until_async(lambda: (ledger / "journal").exists() and controller.storage.writing is None)
+        before = json.loads((await hosted.ask("GET", "/experiments/trial", {}, b"")).body)
+        assert (before["acting"]["state"], before["service"]) == ("running", [])
+        ledger.rename(tmp_path / "aside")
+        ledger.write_text("in the way")
+        made = json.loads((await hosted.ask("POST", "/experiments/trial/decision", {}, decision)).body)
+        assert made["acting"]["state"] == "paused"
+        [trouble] = made["service"]
+        assert "decisions would be lost with the controller" in trouble
+        ledger.unlink()
+        (tmp_path / "aside").rename(ledger)
+        await wait_until_async(lambda: controller.health().failing_since is None)
+        assert any("paused" in path.read_text() for path in ledger.rglob("*.jsonl"))
+        assert json.loads((await hosted.ask("GET", "/experiments/trial", {}, b"")).body)["service"] == []
+
+
 async def test_over_http_the_answers_are_the_same_and_need_the_internal_key(tmp_path: Path) -> None:
     hosted, _ = host(tmp_path, configuration(starts_at=1.0))
     pool = ServerPool()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.experiments.api import ControllerApi
 from app.experiments.offline import RecordedLedger
 from app.experiments.storage.gaps import EXPIRED
-from app.experiments.storage.write_ahead import FOLDER, WriteAhead
+from app.experiments.storage.write_ahead import FOLDER
 from tests.conftest import NIGHTLY
 from tests.support.experiments.life import DECISIONS, NAME, REDEPLOYED, Life, audited, busy, declared
 from tests.support.experiments.printed import contradictions
@@ -26,6 +26,7 @@ STEPS = st.one_of(
     st.tuples(st.just("wait"), st.sampled_from([5.0, 300.0, 7200.0])),
     st.tuples(st.just("redeploy"), st.integers(0, len(REDEPLOYED) - 1)),
     st.tuples(st.just("restart")),
+    st.tuples(st.just("kill")),
     st.tuples(st.just("decide"), st.sampled_from(DECISIONS)),
 )
 
@@ -76,15 +77,13 @@ def test_what_units_did_before_the_run_is_read_again_after_a_restart(tmp_path: P
 def test_a_report_counts_what_waits_to_be_stored(tmp_path: Path) -> None:
     """Each batch once, wherever it is: in the file of a living process or of one that was killed, or stored since."""
     life = Life(tmp_path, World(slower=1.1), 2000)
-    life.ahead = WriteAhead(tmp_path / "ledger")
     life.traffic(15, 0)
-    [file] = (tmp_path / "ledger" / FOLDER).iterdir()
-    os.link(file, file.with_name(f"killed-{file.name}"))
+    for file in [*(tmp_path / "ledger" / FOLDER).iterdir()]:
+        os.link(file, file.with_name(f"killed-{file.name}"))
     life.look()
     [(at, shown)] = life.shown
     again = audited(tmp_path, at, life.clock)
     life.controller.close()
-    life.ahead.close()
     assert [again.data[name] for name in ("units", "requests")] == [shown.data[name] for name in ("units", "requests")]
     assert audited(tmp_path, at, life.clock) == shown
 

@@ -246,7 +246,7 @@ def test_an_owner_may_accept_a_loss_and_no_other_one_with_it(tmp_path: Path) -> 
     _, second, third, *_ = files_of(tmp_path)
     second.unlink()
     (told,) = gaps_of(tmp_path)
-    assert told.startswith("1 batches of records, stored by ")
+    assert told.startswith("1 batch of records, stored by ")
     (tmp_path / ACCEPTED_FILE).write_text(f"{told}\n")
     gaps = Gaps()
     rows = sum(len(exposures.rows) for exposures in history(LocalStore(tmp_path / "ledger"), BEGAN, Tables(), {}, gaps))
@@ -269,7 +269,7 @@ def test_an_owner_may_accept_what_the_journal_lacks(tmp_path: Path) -> None:
     (second,) = (tmp_path / "ledger" / JOURNAL).rglob("*-000003.jsonl")
     second.unlink()
     (told,) = gaps_of(tmp_path)
-    assert "entries of the journal, stored by" in told
+    assert "1 entry of the journal, stored by" in told
     (tmp_path / ACCEPTED_FILE).write_text(f"{told}\n")
     assert gaps_of(tmp_path) == []
     assert contents(LocalStore(tmp_path / "ledger")).gaps.known_since(BEGAN, BEGAN) == [told]

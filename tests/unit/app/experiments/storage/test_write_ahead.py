@@ -39,11 +39,9 @@ def numbered(number: int, router: str = "one", rows: int = 2) -> Batch:
 
 
 def write(ahead: WriteAhead, *batches: Batch) -> None:
-    async def add() -> None:
-        for sealed in batches:
-            await ahead.add(encode(sealed), ARRIVED)
-
-    asyncio.run(add())
+    for sealed in batches:
+        ahead.add(encode(sealed), ARRIVED)
+    asyncio.run(ahead.written())
 
 
 def files(directory: Path) -> list[Path]:
@@ -88,7 +86,8 @@ def test_a_lock_ends_with_its_process_however_it_ends(tmp_path: Path, ahead: Wri
     code = (
         "import asyncio, os, signal, sys; from pathlib import Path\n"
         "from app.experiments.storage.write_ahead import WriteAhead\n"
-        "asyncio.run(WriteAhead(Path(sys.argv[1])).add(bytes.fromhex(sys.argv[2]), 5.5))\n"
+        "ahead = WriteAhead(Path(sys.argv[1])); ahead.add(bytes.fromhex(sys.argv[2]), 5.5)\n"
+        "asyncio.run(ahead.written())\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     process = subprocess.run([sys.executable, "-c", code, str(tmp_path), encode(numbered(3)).hex()], timeout=60)
@@ -193,14 +192,14 @@ class World:
         self.analyses: list[FakeAnalysis] = []
         self._oldest = 1
 
-    def controller(self) -> Controller:
+    def controller(self, *, is_copy: bool = False) -> Controller:
         made = Controller(
             LedgerSettings(url="ledger"),
             base=self._base,
             analysis_factory=self.analysis,
             same_run=same_run,
             clock=lambda: self.now,
-            write_ahead=WriteAhead(self.ledger),
+            write_ahead=WriteAhead(self.ledger, is_copy=is_copy),
         )
         made.configure(configuration(starts_at=1.0))
         return made
@@ -216,8 +215,8 @@ class World:
             seqs = range(10 * number, 10 * number + 2)
             starts, rows = [start(seq, at=self.now) for seq in seqs], [row(seq, at=self.now) for seq in seqs]
             made = encode(replace(batch(number, "one", starts=starts, rows=rows), oldest=self._oldest))
-            asyncio.run(to.write_ahead.add(made, self.now))
             self._oldest = decode_acknowledgement(to.ingest(made)).durable + 1
+        asyncio.run(to.write_ahead.written())
 
     def killed(self, controller: Controller) -> None:
         """Ends it; its last files, as old as what is in them."""
@@ -262,6 +261,46 @@ def test_the_next_controller_counts_and_stores_each_batch_once(world: World) -> 
         tables.rows for segment in segments.committed(store) for tables in segments.read(store, segment, Tables())[1:2]
     ]
     assert sorted(seq for rows in found for seq in rows.seq.tolist()) == [10, 11, 20, 21, 30, 31]
+
+
+def test_two_lone_routers_with_one_ledger_say_that_they_are_two(world: World) -> None:
+    """One replica's controller that takes over from another says nothing of the kind."""
+    told = "Another router records into the same ledger"
+    first = world.controller()
+    world.sent(first, 1)
+    second = world.controller()
+    assert any(told in warning for warning in second.warnings())
+    assert not any(told in warning for warning in first.warnings())
+    world.sent(second, 2)
+    world.now += 61.0
+    second.tick()
+    world.now += 61.0
+    first.tick()
+    assert any(told in warning for warning in first.warnings())
+    second.close()
+    world.now += 301.0
+    first.tick()
+    assert not any(told in warning for warning in first.warnings())
+    first.close()
+    copies = [world.controller(is_copy=True) for _ in range(2)]
+    assert not any(told in warning for copy in copies for warning in copy.warnings())
+    for copy in copies:
+        copy.close()
+
+
+def test_what_copies_lack_is_not_lost(world: World) -> None:
+    """Routers keep the same batches, and send them again."""
+    first = world.controller(is_copy=True)
+    world.sent(first, 1, 2)
+    first.tick()
+    world.killed(first)
+    remove_all(files(world.ledger))
+    assert not world.recorded()
+    second = world.controller(is_copy=True)
+    world.sent(second, 1, 2)
+    assert sorted(seq for _, seq in world.analyses[-1].rows) == [10, 11, 20, 21]
+    second.close()
+    assert not world.recorded()
 
 
 def remove_all(kept: Sequence[Path]) -> None:
@@ -325,7 +364,7 @@ def test_batches_that_are_lost_before_they_are_stored_are_missing_for_good(
     assert not world.recorded()
     harm(files(world.ledger))
     [told] = world.recorded()
-    assert "batches ahead of segments, stored by" in told
+    assert "ahead of segments, stored by" in told
     second = world.controller()
     assert [*second.storage.gaps.since(at)] == [told]
     assert not second.storage.gaps.since(at + 3600.0), "what comes later is whole"
@@ -355,7 +394,7 @@ def test_a_disk_without_room_leaves_what_tells_of_it(world: World) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     world.killed(first)
     [told] = world.recorded()
-    assert "batches ahead of segments, stored by" in told
+    assert "ahead of segments, stored by" in told
     second = world.controller()
     assert [*second.storage.gaps.since(at)] == [told]
     second.close()
