@@ -33,6 +33,7 @@ from app.experiments.analysis.monitoring import RETURNS
 from app.experiments.audit import AuditTrail
 from app.experiments.automation.actions import Actions, Journal, TrafficChange
 from app.experiments.contract.journal import (
+    HASHED,
     LOAD,
     LOOKS,
     LOST,
@@ -48,7 +49,7 @@ from app.experiments.export import export
 from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.judging import AnalysisFactory, Evidence, Judges
 from app.experiments.recordings import RecordingKeeper
-from app.experiments.runs import ExperimentRun, SameRun, looks_of, next_run, runs_of
+from app.experiments.runs import ExperimentRun, SameRun, looks_of, next_run, rehashed, runs_of
 from app.experiments.shadows import ShadowReport
 from app.experiments.storage.columns import Tables, from_batch
 from app.experiments.storage.directory import Outcome, exposures_of, scored
@@ -202,6 +203,8 @@ class Controller:
         self._retry_at = 0.0
         self._facts: dict[str, dict[str, Any]] = {}
         """Facts that no record has, as the journal has them, by the kind of their entry."""
+        self._secrets: set[str] = set()
+        """What the journal has of secrets with which units are hashed."""
         self._looks: dict[tuple[str, float], Mapping[str, float | None]] = {}
         """What the journal has of each run's `LOOKS`."""
         self._pins = PinExchange()
@@ -243,6 +246,7 @@ class Controller:
         if batch.version not in READABLE:
             versions = " and ".join(map(str, sorted(READABLE)))
             raise InvalidBatch(f"version {batch.version}, this controller reads {versions}")
+        self._note_secret(batch.hashed)
         if 0 < batch.number < batch.oldest:
             raise InvalidBatch(f"the oldest batch that is kept, {batch.oldest}, is younger than this, {batch.number}")
         now = self.now()
@@ -449,7 +453,8 @@ class Controller:
         endpoint = self._config.endpoints.get(report.endpoint)
         plan = plan_of(report.endpoint, endpoint).id if endpoint is not None else None
         weights = self._actions.weights(run, endpoint.traffic if endpoint is not None else {})
-        return replace(report, next=next_, plan=plan, weights=weights, service=self.warnings())
+        warnings = [*report.warnings, *(rehashed(self.storage.entries, run) if len(self._secrets) > 1 else [])]
+        return replace(report, next=next_, plan=plan, weights=weights, warnings=warnings, service=self.warnings())
 
     def _is_failing(self) -> bool:
         return self.health().failing_since is not None
@@ -511,6 +516,13 @@ class Controller:
             self._facts[kind] = facts
             self.storage.journal([JournalEntry(self.now() if at is None else at, kind, None, facts)])
 
+    def _note_secret(self, id: str) -> None:
+        """Puts the secret with which units are hashed into the journal, which has to know every one."""
+        if not id or not self._knows_runs or id in self._secrets:
+            return
+        self._secrets.add(id)
+        self.storage.journal([JournalEntry(self.now(), HASHED, None, {"secret": id})])
+
     def _act(self, now: float) -> None:
         """Acts on every experiment's evidence, and passes the interventions to its analysis."""
         assert self._config is not None
@@ -530,6 +542,7 @@ class Controller:
         if not self._knows_runs and self.storage.open(now):
             standing_in, self._runs = self._runs, runs_of(self.storage.entries)
             self._knows_runs = True
+            self._secrets = {entry.detail["secret"] for entry in self.storage.entries if entry.kind == HASHED}
             self._actions.restore(self.storage.entries)
         if self._config is not None:
             self._adopt(self._config, standing_in, now)

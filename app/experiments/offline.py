@@ -28,7 +28,7 @@ from app.experiments.contract.report import AutomationStatus, Foreseen, Report
 from app.experiments.issued_keys import IssuedKeyStore
 from app.experiments.judging import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.recordings import RecordingKeeper
-from app.experiments.runs import ExperimentRun, history_until, loads_of, looks_of, of_run, runs_of
+from app.experiments.runs import ExperimentRun, history_until, loads_of, looks_of, of_run, rehashed, runs_of
 from app.experiments.storage import directory, segments, write_ahead
 from app.experiments.storage.columns import Exposures, Tables, from_batch, router_hash
 from app.experiments.storage.directory import exposures_of, scored
@@ -185,7 +185,8 @@ class RecordedLedger:
 
     def _amended(self, report: Report) -> Report:
         """The report with the next step and the arms' traffic, as the controller showed them."""
-        report = replace(report, warnings=[*report.warnings, *self._notes()], service=self.warnings())
+        notes = [*rehashed(self._entries, self._runs[report.experiment]), *self._notes()]
+        report = replace(report, warnings=[*report.warnings, *notes], service=self.warnings())
         if self._fact(OBSTACLES) is None:
             return report
         run = self._runs[report.experiment]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from app.config.experiments import Experiment, is_active
 from app.config.schema import TASKS, Config, parse
-from app.experiments.contract.journal import LOAD, LOOKS, JournalEntry, divided_since
+from app.experiments.contract.journal import HASHED, LOAD, LOOKS, JournalEntry, divided_since
 from app.experiments.storage.columns import F64, Bool
 
 BEGUN, CHANGED, STATE = "run_begun", "run_changed", "run_state"
@@ -65,6 +65,17 @@ def looks_of(entries: Sequence[JournalEntry], run: ExperimentRun, at: float) -> 
     looks = (entry.detail for entry in reversed(entries) if (entry.kind, entry.experiment) == (LOOKS, run.name))
     mine = (look["looks"] for look in looks if look["started_at"] == run.started_at and look["at"] <= at)
     return dict(next(mine, {}))
+
+
+def rehashed(entries: Iterable[JournalEntry], run: ExperimentRun) -> list[str]:
+    """The warning that is due if units were hashed with another secret during a run than before."""
+    since = [entry.at for entry in entries if entry.kind == HASHED][1:]
+    if not any(run.started_at < at and (run.stopped_at is None or at < run.stopped_at) for at in since):
+        return []
+    return [
+        "During this run, routers began to hash units with another secret (`unit-secret` in the ledger, or "
+        "SWITCHYARD_UNIT_SECRET): whoever had come before counts as new from then on. Start a new run"
+    ]
 
 
 def loads_of(entries: Iterable[JournalEntry]) -> list[tuple[float, Mapping[str, Any]]]:

@@ -64,6 +64,8 @@ class Hashes:
         self._unit = hashlib.blake2b(key=secret, person=b"unit", digest_size=8)
         self._caller = hashlib.blake2b(key=secret, person=b"caller", digest_size=8)
         self._conversation = hashlib.blake2b(key=secret, person=b"conversation", digest_size=8)
+        self.secret_id = hashlib.blake2b(key=secret, person=b"secret", digest_size=8).hexdigest()
+        """Tells whether hashes were made with the same secret."""
         self.caller = lru_cache(maxsize=4096)(self._caller_hash)
 
     def unit(self, key: str) -> int:

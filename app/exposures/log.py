@@ -481,6 +481,7 @@ class ExposureLog:
             lost=lost,
             pins=list(pins),
             pins_seen=pins_seen,
+            hashed=self._hashes.secret_id if self._hashes is not None else "",
         )
 
     def idle(self) -> SealedBatch:

@@ -312,6 +312,8 @@ class Batch(msgspec.Struct, frozen=True):
     """Pins made by this router that the controller may not have yet."""
     pins_seen: int = 0
     """The position up to which the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
+    hashed: str = ""
+    """Of the secret with which units are hashed: `Hashes.secret_id`. Empty in earlier versions, and before any was."""
 
 
 class SealedBatch(msgspec.Struct, frozen=True):
@@ -351,6 +353,7 @@ class _SealedBatch(msgspec.Struct, frozen=True):
     lost: list[Lost]
     pins: list[Pins]
     pins_seen: int
+    hashed: str
 
 
 encoder = msgspec.msgpack.Encoder()
@@ -371,6 +374,7 @@ def encode_sealed(
     lost: list[Lost],
     pins: list[Pins] = [],  # noqa: B006  it is not changed
     pins_seen: int = 0,
+    hashed: str = "",
 ) -> bytes:
     """The same bytes as of a `Batch` with these fields."""
     sealed = _SealedBatch(
@@ -389,6 +393,7 @@ def encode_sealed(
         lost,
         pins,
         pins_seen,
+        hashed,
     )
     return encoder.encode(sealed)
 

@@ -20,10 +20,10 @@ from app.exposures.plans import content_of, digest_of, plan_of
 from app.exposures.wire import Replaced
 from app.routing.rules import earlier_of, follows, moved_on, same
 
-FACTS = JUDGED, LOAD, OBSTACLES, LOST, LOOKS = ("judged", "load", "obstacles", "lost", "looks")
+FACTS = JUDGED, LOAD, OBSTACLES, LOST, LOOKS, HASHED = ("judged", "load", "obstacles", "lost", "looks", "hashed")
 """Kinds of entries with facts that no exposure has, written whenever they change, so that a report of any time can be
 made again: an analysis's landmarks, routers and replicas, what holds up steps, rows that routers have lost, looks that
-a report rested on although there was more to look at."""
+a report rested on although there was more to look at, another secret with which routers hash units."""
 
 
 STARTED, STOPPED = "controller_started", "controller_stopped"

@@ -81,6 +81,7 @@ class Life:
         self._config = declared()
         self._sent: list[Batch] = []
         """The latest batches, which routers still keep."""
+        self.hashed = "the first secret"
         self.controller = self._started()
         self._late: list[OverdueRequest] = []
         """Records of requests that hang, until they are late."""
@@ -127,7 +128,7 @@ class Life:
 
     def _ingest(self, batch: Batch) -> None:
         self.clock.now += 0.1
-        self.controller.ingest(encode(replace(batch, sent_at=self.clock.now)))
+        self.controller.ingest(encode(replace(batch, sent_at=self.clock.now, hashed=self.hashed)))
         self._sent = [*self._sent[-5:], batch]
 
     def wait(self, seconds: float) -> None:

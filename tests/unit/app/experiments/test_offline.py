@@ -74,6 +74,24 @@ def test_what_units_did_before_the_run_is_read_again_after_a_restart(tmp_path: P
     assert audited(tmp_path, at, life.clock) != shown
 
 
+def test_units_that_are_hashed_with_another_secret_are_warned_of(tmp_path: Path) -> None:
+    """From then on, also in reports of the past, but not in a run that begins later."""
+    told = "began to hash units with another secret"
+    life = Life(tmp_path, World(slower=1.1), 2000)
+    for life.hashed in ("", "one", "two", "one"):
+        life.traffic(2, 0)
+        life.look()
+    life.restart()
+    life.look()
+    life.redeploy(9)
+    life.traffic(2, 0)
+    life.look()
+    life.controller.close()
+    assert [told in unwrapped(said.text) for _, said in life.shown] == [False, False, True, True, True, False]
+    for at, shown in life.shown:
+        assert audited(tmp_path, at, life.clock) == shown
+
+
 def test_a_report_counts_what_waits_to_be_stored(tmp_path: Path) -> None:
     """Each batch once, wherever it is: in the file of a living process or of one that was killed, or stored since."""
     life = Life(tmp_path, World(slower=1.1), 2000)
