@@ -213,9 +213,13 @@ class WriteAhead:
         self._count += 1
         path = self._folder / f"{self.name}-{self._count:06d}.batches"
         file = _LogFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE))
+        try:
+            fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # a volume without locks: nobody could tell this process's files from a killed one's
+            file.delete()
+            raise
         self._files.append(file)
         self._last = file
-        fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         synchronise(self._folder)
         return file
 
@@ -243,6 +247,11 @@ class WriteAhead:
             except BlockingIOError:  # a living process's
                 self.has_company = True
                 os.close(descriptor)
+                continue
+            except OSError:
+                os.close(descriptor)
+                if not self.is_copy:
+                    raise
                 continue
             file = _LogFile(path, descriptor)
             self._files.append(file)

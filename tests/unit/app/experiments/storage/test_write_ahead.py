@@ -1,6 +1,8 @@
 """Batches on disk ahead of their segments: each is found once after its process was killed, wherever that was."""
 
 import asyncio
+import errno
+import fcntl
 import logging
 import os
 import resource
@@ -182,6 +184,24 @@ def test_a_directory_that_fails_is_reported_once_and_raises_nothing(
     write(again, numbered(3))
     assert len(files(tmp_path)) == 1
     again.close()
+
+
+def test_on_a_volume_without_locks_a_controller_works_without_copies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(tmp_path, numbered(1))
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    ahead = WriteAhead(tmp_path, is_copy=True)
+    with caplog.at_level(logging.WARNING):
+        assert not ahead.left()
+        write(ahead, numbered(2), numbered(3))
+    assert [getattr(record, "event", "") for record in caplog.records] == ["write_ahead_failed"]
+    assert len(files(tmp_path)) == 1, "the killed one's"
+    ahead.close()
 
 
 class World:
