@@ -1,6 +1,6 @@
 """The audit log on disk: an append-only stream of its own in the ledger's directory.
 
-    audit/date=2026-11-12/<writer>-<n>.jsonl        JSON lines, an `AuditRecord` each
+    audit/date=2026-11-12/<writer>-<n>.jsonl        JSON lines, an `AuditRecord` each, with a checksum
 
 Unlike the journal it is not read at the start: records are found by reading the days that a question is about. It is
 bounded by age and by size, so that refused calls cannot fill a disk.
@@ -19,6 +19,7 @@ import msgspec
 from app.errors import BadRequest
 from app.experiments.contract.query import choice, unix_seconds
 from app.experiments.storage import directory
+from app.experiments.storage.journal import opened, sealed
 from app.experiments.storage.store import File, FileStore, Missing, StoreError
 from app.experiments.unasked_changes import DEPLOY
 from app.exposures.audit import OUTCOMES, AuditRecord
@@ -75,6 +76,8 @@ class AuditTrail:
         self._number, self._day, self._lines = 0, "", b""
         self._named: dict[str, frozenset[Named]] = {}
         """What the records of each earlier day have, as far as their files have been read."""
+        self._damaged: dict[str, int] = {}
+        """Lines that are not what was written, by the path of their file, as far as files have been read."""
 
     def keep(self, records: Sequence[AuditRecord]) -> None:
         """Writes the records durably. Raises StoreError; then none of them counts as kept."""
@@ -83,14 +86,14 @@ class AuditTrail:
             if day != self._day or len(self._lines) >= self._file_bytes:
                 self._tidy()
                 self._number, self._day, self._lines = self._number + 1, day, b""
-            lines = self._lines + b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+            lines = self._lines + b"".join(sealed(record) + b"\n" for record in records)
             self._store.write(f"{FOLDER}/date={day}/{self._writer}-{self._number:06d}.jsonl", lines)
             self._lines = lines
 
     def answer(self, query: Mapping[str, str]) -> Answer:
         """The latest records that match, the latest first: a page of them and the id to ask `before` which for more, or
-        as JSON lines. The first page has the `names` by which all records can be found. Raises BadRequest and
-        StoreError."""
+        as JSON lines. The first page has the `names` by which all records can be found. `damaged` has the files
+        read so far with lines that are not what was written, and their number. Raises BadRequest and StoreError."""
         form = choice(query, "format", ("json", "jsonl"))
         if "outcome" in query:
             choice(query, "outcome", OUTCOMES)
@@ -102,7 +105,9 @@ class AuditTrail:
             return Answer(200, b"".join(msgspec.json.encode(record) + b"\n" for record in records), _LINES)
         more = records[-1].id if len(records) == limit else None
         names = {} if "before" in query else {"names": self._names(days, latest)}
-        return Answer(200, msgspec.json.encode({"records": records, "before": more, **names}))
+        there = {file.path for files in days.values() for file in files}
+        self._damaged = {path: lines for path, lines in self._damaged.items() if path in there}
+        return Answer(200, msgspec.json.encode({"records": records, "before": more, "damaged": self._damaged, **names}))
 
     def _names(self, days: _Days, latest: _Records) -> dict[str, list[str]]:
         """The callers, endpoints and actions of all records; those of old ones come with later answers. `latest`: the
@@ -153,15 +158,13 @@ class AuditTrail:
 
     def _read(self, file: File, kind: type[_Line]) -> Iterator[_Line]:
         try:
-            with self._store.open(file.path) as opened:
-                lines = opened.read().splitlines()
+            with self._store.open(file.path) as content:
+                read = [opened(line, kind) for line in content.read().splitlines()]
         except Missing:
             return
-        for line in lines:
-            try:
-                yield msgspec.json.decode(line, type=kind)
-            except msgspec.DecodeError:
-                continue
+        if wrong := read.count(None):
+            self._damaged[file.path] = wrong
+        yield from (record for record in read if record is not None)
 
     def _tidy(self) -> None:
         listed = [(_DAY.fullmatch(file.path), file) for file in self._store.list(FOLDER)]

@@ -635,6 +635,8 @@ interface AuditRecord {
 interface AuditPage {
   records: AuditRecord[];
   before: string | null;
+  /** Lines that are not what was written, by the file's path. */
+  damaged?: Record<string, number>;
   /** By which all records can be found; an older controller says none. */
   names?: { caller: string[]; endpoint: string[]; action: string[] };
 }

@@ -21,7 +21,7 @@ JOURNAL = "journal"
 
 def append_entries(store: FileStore, name: str, entries: list[JournalEntry]) -> None:
     """Writes the entries as the file `name`. Raises StoreError."""
-    lines = b"".join(_sealed(entry) + b"\n" for entry in entries)
+    lines = b"".join(sealed(entry) + b"\n" for entry in entries)
     store.write(f"{JOURNAL}/date={date_of(entries[0].at)}/{name}.jsonl", lines)
 
 
@@ -62,20 +62,20 @@ def file_name(file: File) -> str:
 
 def entry_of(line: bytes) -> JournalEntry | None:
     """The entry; None if the line is none, or another than was written."""
-    return _opened(line, JournalEntry)
+    return opened(line, JournalEntry)
 
 
 _Value = TypeVar("_Value")
 _SEAL = re.compile(rb'(.*),"crc32":"([0-9a-f]{8})"}', re.DOTALL)
 
 
-def _sealed(value: msgspec.Struct) -> bytes:
+def sealed(value: msgspec.Struct) -> bytes:
     """A JSON object with the checksum of the rest as its last member."""
     text = msgspec.json.encode(value)
     return b'%b,"crc32":"%08x"}' % (text[:-1], zlib.crc32(text))
 
 
-def _opened(text: bytes, kind: type[_Value]) -> _Value | None:
+def opened(text: bytes, kind: type[_Value]) -> _Value | None:
     """The value; None if the text is not what was written. Earlier versions wrote no checksum."""
     seal = _SEAL.fullmatch(text)
     if seal is not None and zlib.crc32(seal[1] + b"}") != int(seal[2], 16):
@@ -107,7 +107,7 @@ class AnalysisSnapshot(msgspec.Struct, frozen=True):
 
 def write_snapshot(store: FileStore, writer: str, snapshot: AnalysisSnapshot) -> None:
     """Raises StoreError."""
-    store.write(f"{SNAPSHOTS}/{snapshot.experiment}/{writer}.json", _sealed(snapshot))
+    store.write(f"{SNAPSHOTS}/{snapshot.experiment}/{writer}.json", sealed(snapshot))
 
 
 def latest_snapshots(store: FileStore, damaged: dict[str, str] | None = None) -> dict[str, AnalysisSnapshot]:
@@ -120,7 +120,7 @@ def latest_snapshots(store: FileStore, damaged: dict[str, str] | None = None) ->
             continue
         try:
             with store.open(file.path) as data:
-                snapshot = _opened(data.read(), AnalysisSnapshot)
+                snapshot = opened(data.read(), AnalysisSnapshot)
         except Missing:
             continue
         if snapshot is None:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from app.experiments.audit import FILES_AT_ONCE, AuditTrail
 from app.experiments.storage.store import LocalStore
 from app.exposures.audit import AuditRecord, new_id
@@ -73,6 +75,25 @@ def test_what_is_written_is_not_changed_but_for_more_lines(tmp_path: Path) -> No
         assert all(now[file].startswith(text) for file, text in seen.items())
         seen = now
     assert all(len(text) < 1000 + 600 for text in seen.values())
+
+
+def test_a_line_that_is_not_what_was_written_is_counted_and_no_record(tmp_path: Path) -> None:
+    """Earlier versions wrote no checksum: their lines count."""
+    disk = Disk(tmp_path)
+    records = [disk.record() for _ in range(3)]
+    disk.trail.keep(records)
+    [file] = disk.files
+    first, second, third = file.read_bytes().splitlines(keepends=True)
+    path = str(file.relative_to(tmp_path))
+    for changed, left in (
+        (second.replace(b'"accepted"', b'"refused"'), [2, 0]),
+        (second[:-9] + b"\n", [2, 0]),
+        (msgspec.json.encode(records[1]) + b"\n", [2, 1, 0]),
+    ):
+        file.write_bytes(first + changed + third)
+        answer = json.loads(disk.another().answer({}).body)
+        assert [record["id"] for record in answer["records"]] == [records[number].id for number in left]
+        assert answer["damaged"] == ({path: 1} if len(left) == 2 else {})
 
 
 def test_old_records_and_those_above_the_size_are_deleted(tmp_path: Path) -> None:

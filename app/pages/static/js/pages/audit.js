@@ -3,7 +3,7 @@
 import { h, morph } from "../dom.js";
 import { Filters, same } from "../filters.js";
 import { or, time, whole } from "../format.js";
-import { cell, mark, staleNotice, table } from "../parts.js";
+import { cell, mark, notice, staleNotice, table } from "../parts.js";
 
 export const title = "Audit";
 
@@ -79,8 +79,11 @@ export async function mount(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {AuditPage} shown */
-  function page({ records, before, names = namesIn(records) }) {
+  function page({ records, before, damaged = {}, names = namesIn(records) }) {
+    const lines = Object.values(damaged).reduce((sum, count) => sum + count, 0);
+    const what = lines === 1 ? "1 damaged or changed line" : `${lines} damaged or changed lines`;
     return [
+      lines ? notice("bad", `${what}: ${Object.keys(damaged).join(", ")}`) : null,
       h(
         "p",
         { class: "hint summary" },
