@@ -70,6 +70,7 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What its client was told of its failure: our own words, or the engine's, which are here only where the endpoint
     records texts; "" if they are not."""
     code: str = ""
+    type: str = ""
     param: str = ""
     is_engines: bool = False
     """Whether the message is the engine's, which may quote the prompt."""

@@ -156,6 +156,7 @@ class _Seen(msgspec.Struct):
             trace=f"{self.trace_id:032x}" if self.trace_id else "",
             message=said.text if said is not None else "",
             code=said.code if said is not None else "",
+            type=said.type if said is not None else "",
             param=said.param if said is not None else "",
             is_engines=said is not None and said.is_engines,
             engine_message=said.engine_message if said is not None else "",

@@ -309,9 +309,13 @@ class Exchange:
 
     def render(self, error: SwitchyardError) -> Reply:
         """The error in the dialect's form."""
+        return self.dialect.render_error(self.with_limit(error), self.route.operation, self.request)
+
+    def with_limit(self, error: SwitchyardError) -> SwitchyardError:
+        """The error, which says so if the limit that has passed is the client's own."""
         if isinstance(error, DeadlinePassed) and self._is_over_own_limit():
-            error = DeadlinePassed(f"The response took longer than the {self.patience:g} s that the request allows")
-        return self.dialect.render_error(error, self.route.operation, self.request)
+            return DeadlinePassed(f"The response took longer than the {self.patience:g} s that the request allows")
+        return error
 
     async def refused(self, error: ClientError) -> ClientError:
         """The error to answer for an `error` of the request: invalid requests count against their caller's limits."""

@@ -453,7 +453,7 @@ class Attempt:
                 stream.headers, has_ended=lambda: stream.has_ended, tokens_sent=lambda: chunks.tokens_sent
             )
             cut = cut_calls(request.path, request.body)
-            relay = Relay(stream, names_of(self._target), exchange.writer, self._observer, cut)
+            relay = Relay(stream, names_of(self._target), exchange.writer, self._observer, cut, exchange.with_limit)
             silent_s = serving.settings.continuation.keep_alive_s
             await relay.run(chunks, exchange.snapshot.config.timeouts.idle_s, exchange.deadline, silent_s)
         finally:
@@ -496,7 +496,7 @@ class Attempt:
             except TimedOut as error:
                 if (answer := collector.at_deadline()) is None:
                     raise
-                exchange.writer.fail(error)
+                exchange.writer.fail(exchange.with_limit(error))
                 return answer
         return checked_answer(path, collector.complete(), JSON, collector.request)
 

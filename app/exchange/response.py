@@ -33,6 +33,7 @@ from app.errors import (
 )
 from app.limits.limiter import Reservation
 from app.routing.traffic import DEPLOYMENT_HEADER
+from app.sse import datas
 from app.telemetry.logs import Record, Said, Sent, event, where
 from app.upstream.target import Target
 
@@ -73,19 +74,18 @@ def error_headers(error: SwitchyardError) -> dict[str, str]:
 
 
 def said(error: SwitchyardError, body: bytes = b"") -> Said:
-    """What the client is told: the text and code of the `body`, which is an error of any dialect, whole or as a
-    stream's only event; without one, those of the `error` itself. Bounded as the error's own message is."""
-    outer = peek(body.strip().removeprefix(b"data:"))
+    """What the client is told: the text, code and type of the `body`, which is an error of any dialect, whole or among
+    a stream's events; without one, the text and code of the `error` itself. Bounded as the error's own message is."""
+    errors = (told for data in (body, *datas(body)) if {"error", "error_code"} & (told := peek(data)).keys())
+    outer: Mapping[str, Any] = next(errors, {"error_code": error.code})
     inner = outer.get("error")
     named = inner if isinstance(inner, dict) else {}
     texts = (named.get("message"), outer.get("message"), inner, error.message)
-    codes = (named.get("code"), named.get("type"), outer.get("error_code"), outer.get("error_type"), error.code)
     text = next(text for text in texts if isinstance(text, str))
-    code = next((code for code in codes if isinstance(code, str)), "")
+    code, type = (shortened(str(named.get(name) or outer.get(f"error_{name}") or ""), 100) for name in ("code", "type"))
     is_engines = isinstance(error, Rejected) and not isinstance(error, ContextExceeded)
     engine_message = error.engine_message if isinstance(error, UpstreamError) else ""
-    text, code = shortened(text, error.longest_message), shortened(code, 100)
-    return Said(text, code, error.param or "", is_engines, engine_message)
+    return Said(shortened(text, error.longest_message), code, type, error.param or "", is_engines, engine_message)
 
 
 def _never() -> bool:
@@ -149,10 +149,10 @@ class ResponseWriter:
         tokens = self._tokens_sent()
         return Sent(tokens, self.events if tokens is None else None)
 
-    def fail(self, error: SwitchyardError) -> None:
-        """Records a failure after which the response can no longer be replaced."""
+    def fail(self, error: SwitchyardError, end: bytes = b"") -> None:
+        """Records a failure after which the response can no longer be replaced. `end`: the events that tell it."""
         self.failure = error
-        self.record.error, self.record.said = error.kind, said(error)
+        self.record.error, self.record.said = error.kind, said(error, end)
 
     async def send(self, reply: Reply) -> None:
         """Sends a whole response."""

@@ -482,9 +482,10 @@ class Relay:
         writer: ResponseWriter,
         observer: Observer,
         cut: CutCalls | None,
+        with_limit: Callable[[SwitchyardError], SwitchyardError],
     ) -> None:
-        """`cut` corrects the deployment's stream before anything else reads it."""
-        self._stream, self._writer, self._cut = stream, writer, cut
+        """`cut` corrects the deployment's stream before anything else reads it. `with_limit`: `Exchange.with_limit`."""
+        self._stream, self._writer, self._cut, self._with_limit = stream, writer, cut, with_limit
         self._names = EventNames(names, stream.check)
         self._observer, self._takers = observer, observer.takers
         self._clock = asyncio.get_running_loop().time
@@ -505,10 +506,11 @@ class Relay:
                 if self._stream.failure is not None:
                     raise self._stream.failure
                 if end := self._stream.close():
-                    self._writer.fail(Incomplete(ENDED_EARLY))
+                    self._writer.fail(Incomplete(ENDED_EARLY), end)
         except SwitchyardError as error:
-            end = self._stream.fail(error)
-            self._writer.fail(error)
+            failure = self._with_limit(error)
+            end = self._stream.fail(failure)
+            self._writer.fail(failure, end)
         finally:
             if self._signing is not None:
                 self._signing.cancel()

@@ -552,6 +552,8 @@ interface ListedRequest {
   trace: string;
   message: string;
   code: string;
+  /** The error's type; an older router does not say it. */
+  type?: string;
   param: string;
   is_engines: boolean;
   engine_message: string;

@@ -115,12 +115,14 @@ class Sent(NamedTuple):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a client was told of its request's failure: the text, the code, and the field at fault, "" without one.
+    """What a client was told of its request's failure: the text, the code, the type, and the field at fault, "" where
+    it was told none.
     `is_engines`: the text is the engine's, which may quote the prompt. `engine_message`: its own words where the client
     was told others."""
 
     text: str
     code: str = ""
+    type: str = ""
     param: str = ""
     is_engines: bool = False
     engine_message: str = ""

@@ -157,13 +157,12 @@ FAILURES: list[tuple[str, dict[str, Any], str]] = [
 """Requests that no deployment gets: path, body, and the endpoint that they are for, if it is there."""
 
 
-def told(answer: httpx.Response) -> tuple[str, str]:
-    """The text and the code of an error in any dialect."""
+def told(answer: httpx.Response) -> tuple[str, str | None, str | None]:
+    """The text, the code and the type of an error in any dialect."""
     body = answer.json()
     inner = body["error"] if isinstance(body.get("error"), dict) else body
-    text = inner.get("message") or inner["error"]
-    codes = (inner.get("code"), inner.get("type"), inner.get("error_code"), inner.get("error_type"))
-    return text, next(code for code in codes if code)
+    code, type = (inner.get(name) or inner.get(f"error_{name}") for name in ("code", "type"))
+    return inner.get("message") or inner["error"], code, type
 
 
 @pytest.mark.parametrize(("path", "body", "endpoint"), FAILURES)
@@ -176,7 +175,7 @@ def test_a_failed_request_says_what_its_client_was_told_and_the_endpoint_that_it
     wait_for(rig.url, "failed")
     document = listed(rig.url)
     (request,), (group,) = document["requests"], document["groups"]
-    assert (request["message"], request["code"]) == told(answer)
+    assert (request["message"], request["code"] or None, request["type"] or None) == told(answer)
     assert (request["endpoint"], group["endpoint"], group["message"]) == (endpoint, endpoint, request["message"])
     assert not request["is_engines"]
     assert "secret" not in str(document)
@@ -189,10 +188,22 @@ def test_a_stream_that_breaks_off_says_why(rig: Rig) -> None:
     (request,) = listed(rig.url)["requests"]
     assert (request["status"], request["error"]) == (200, "broken")
     assert request["message"] == "The deployment ended its response before it was complete"
+    assert (request["code"], request["type"]) == ("", "server_error")
     assert (request["outcome"], request["sent_events"]) == ("errors", 1)
     assert (ids(rig.url, status="errors"), ids(rig.url, status="answered")) == (["cut"], [])
     (endpoint,) = (one for one in httpx.get(f"{rig.url}/api/overview").json()["endpoints"] if one["requests"])
     assert (endpoint["errors"], endpoint["answered"]) == (1, 0)
+
+
+def test_a_stream_that_its_clients_own_limit_cuts_says_whose_limit_it_was(rig: Rig) -> None:
+    rig.blue.answer = lambda body: stream([chunk("Hel"), 5.0])
+    headers = {"x-request-id": "impatient", "x-request-timeout-s": "0.2"}
+    answer = httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers)
+    wait_for(rig.url, "impatient")
+    (request,) = listed(rig.url)["requests"]
+    assert request["message"] == "The response took longer than the 0.2 s that the request allows"
+    assert request["message"] in answer.text
+    assert (request["code"], request["error"]) == ("timeout", "client_timeout")
 
 
 def test_an_endpoint_that_does_not_exist_is_no_empty_list(rig: Rig) -> None:

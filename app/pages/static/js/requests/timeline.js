@@ -79,12 +79,13 @@ export function whyNowhere(error) {
  * @param {ListedRequest} request
  * @returns {[string, Child][]}
  */
-function told({ message, code, param, is_engines, engine_message }) {
+function told({ message, code, type, param, is_engines, engine_message }) {
   const text = is_engines && !message ? "in the engine's words, which may quote the prompt: not shown here" : message;
   return [
     ...(text ? [/** @type {[string, Child]} */ (["Message", text])] : []),
     ...(engine_message ? [/** @type {[string, Child]} */ (["Engine", engine_message])] : []),
     ...(code ? [/** @type {[string, Child]} */ (["Code", h("span", { class: "mono" }, code)])] : []),
+    ...(type ? [/** @type {[string, Child]} */ (["Type", h("span", { class: "mono" }, type)])] : []),
     ...(param ? [/** @type {[string, Child]} */ (["Field", h("span", { class: "mono" }, param)])] : []),
   ];
 }
