@@ -116,6 +116,22 @@ async def test_every_page_fits_its_window_and_is_accessible(
             assert await invisible(page) == [], (shown.__name__, forced)
 
 
+async def test_operations_and_the_authorization_of_the_apis_page_are_accessible(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    page, _ = await open_page(managed.url)
+    await api(page, managed)
+    for tag, path in (("openai", "/v1/chat/completions"), ("switchyard", "/api/history")):
+        await page.locator(f'.opblock-tag[data-tag="{tag}" i]').click()
+        await page.locator(f'.opblock-summary:has([data-path="{path}"])').click()
+    await expect(page.get_by_role("combobox", name="Request content type")).to_be_visible()
+    await expect(page.get_by_role("combobox", name="range")).to_be_visible()
+    assert await accessibility_problems(page) == []
+    await page.get_by_role("button", name="Authorize").first.click()
+    await expect(page.get_by_role("button", name="Authorize", exact=True)).to_have_count(4)
+    assert await accessibility_problems(page) == []
+
+
 async def test_no_short_word_is_broken_at_any_width(managed: Managed, open_page: OpenPage) -> None:
     managed.deliver(experiments={"colours": EXPERIMENT})
     managed.put({"blue": 80, "green": 20}, "since the first hours of the new one were quiet " * 3)

@@ -43,13 +43,32 @@ function labelled() {
     [".body-param__text", "aria-label", "Body"],
     [".copy-to-clipboard button", "aria-label", "Copy"],
     ["pre.microlight", "tabindex", "0"],
+    [".close-modal", "aria-label", "Close"],
   ];
   for (const [selector, attribute, value] of missing)
     for (const element of document.querySelectorAll(`${selector}:not([${attribute}])`))
       element.setAttribute(attribute, value);
+  for (const select of document.querySelectorAll("[data-param-name] select"))
+    select.setAttribute("aria-label", select.closest("tr")?.dataset.paramName ?? "");
+  // These buttons say other words than their labels do.
+  for (const button of document.querySelectorAll(".auth-btn-wrapper button")) button.removeAttribute("aria-label");
+}
+/** Takes away ids that several elements have: a label's that is its field's, and those of the fields for keys. */
+function distinguished() {
+  for (const label of document.querySelectorAll("label[id]:has(select[id])")) label.removeAttribute("id");
+  document.querySelectorAll(".auth-container").forEach((container, index) => {
+    const label = container.querySelector("label[for=api_key_value]");
+    const field = container.querySelector("#api_key_value");
+    if (label === null || field === null) return;
+    field.id = `api_key_value-${index}`;
+    label.setAttribute("for", field.id);
+  });
 }
 // Swagger UI has no event for what it draws, which may be long after a click: at an answer.
-new MutationObserver(labelled).observe(document.body, { childList: true, subtree: true });
+new MutationObserver(() => {
+  labelled();
+  distinguished();
+}).observe(document.body, { childList: true, subtree: true });
 
 const me = await visitor();
 if (me === null) nameEnvironment();
