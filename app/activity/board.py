@@ -19,6 +19,7 @@ from app.activity.report import (
     ActivityReport,
     ArmCounts,
     CallerCounts,
+    Kind,
     ListedRequest,
     PeriodCounts,
     ReplicaStart,
@@ -240,7 +241,7 @@ class Board:
 
     def __init__(self) -> None:
         self._requests: deque[ListedRequest] = deque(maxlen=MOST_REQUESTS)
-        self._failed: OrderedDict[tuple[str, str, int, str], _Alike] = OrderedDict()
+        self._failed: OrderedDict[Kind, _Alike] = OrderedDict()
         self._since: float | None = None
         """All requests that have ended since then are known; None: all that ever ended."""
         self._lacks_kinds = False
@@ -321,6 +322,12 @@ class Board:
     def _is_older(self, request: ListedRequest) -> bool:
         return not request.running and self._since is not None and request.ended_at < self._since
 
+    def _older_failures(self) -> list[ListedRequest]:
+        """The failures that are none of the last requests, in the order of their ends."""
+        last = set(map(id, self._requests))
+        older = (one for alike in self._failed.values() for one in alike.last if id(one) not in last)
+        return sorted(older, key=lambda one: one.ended_at)
+
     def requests(self, wanted: Wanted, now: float) -> dict[str, Any]:
         """The requests that are wanted, the newest first, as plain data, with the failures among them in groups.
         `running`: how many of them run.
@@ -330,13 +337,11 @@ class Board:
         `older_matching`. `endpoints`, `deployments`, `callers` and `errors` are the values to filter by among those
         that the reader sees.
         """
-        kept = {id(request): request for alike in self._failed.values() for request in alike.last}
-        kept |= {id(request): request for request in self._requests}
-        for at, running in self._running.values():
-            if now - at < SILENT_S:
-                kept |= {id(request): request for request in running}
+        running = [one for at, reported in self._running.values() if now - at < SILENT_S for one in reported]
         listed = (
-            wanted.shown(one) for one in kept.values() if wanted.sees(one) and (one.failed or not self._is_older(one))
+            wanted.shown(one)
+            for one in (*self._older_failures(), *self._requests, *running)
+            if wanted.sees(one) and (one.failed or not self._is_older(one))
         )
         seen = sorted(listed, key=lambda one: one.at, reverse=True)
         matching = [request for request in seen if wanted.matches(request)]
@@ -359,19 +364,20 @@ class Board:
             "unknown_routes": self._unknown_routes.last_hour(now),
         }
 
-    def _has_all(self, kind: tuple[str, str, int, str], last: int) -> bool:
-        """Whether all failures of a kind are listed, of which `last` are among the last requests."""
-        alike = self._failed.get(kind)
-        return alike is not None and alike.is_whole and alike.count <= max(MOST_FAILED_ALIKE, last)
+    def _whole_kinds(self) -> set[Kind]:
+        """The kinds of which all failures are listed."""
+        last = Counter(request.kind for request in self._requests if request.failed)
+        kinds = self._failed.items()
+        return {kind for kind, one in kinds if one.is_whole and one.count <= max(MOST_FAILED_ALIKE, last[kind])}
 
     def _groups(self, requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
         """The failed requests by what they have in common: our failures before refusals, and before clients that left,
         and the most frequent first. `is_whole`: the list has all of the kind, so that `count` is no lower bound.
         `last_at`: when the last one failed, which is `id`. `message` is the most frequent of `messages` different ones,
         of several the newest (then not `is_most_frequent`), and `engine_message` the newest of the engines' own."""
-        groups: dict[tuple[str, str, int, str], dict[str, Any]] = {}
-        messages: dict[tuple[str, str, int, str], Counter[tuple[str, bool]]] = {}
-        listed = Counter(request.kind for request in self._requests if request.failed)
+        groups: dict[Kind, dict[str, Any]] = {}
+        messages: dict[Kind, Counter[tuple[str, bool]]] = {}
+        whole = self._whole_kinds()
         for request in sorted(requests, key=lambda one: one.ended_at, reverse=True):
             if not request.failed:
                 continue
@@ -382,7 +388,7 @@ class Board:
                     **named,
                     "outcome": request.outcome,
                     "count": 0,
-                    "is_whole": self._has_all(request.kind, listed[request.kind]),
+                    "is_whole": request.kind in whole,
                     "last_at": request.ended_at,
                     "id": request.id,
                     "message": "",
@@ -581,7 +587,7 @@ class Board:
     # What outlives the process
 
     def dump(self) -> bytes:
-        """What was counted."""
+        """What was counted, and the last requests, without engines' words."""
         state = _State(
             bounds=list(self._bounds),
             series={
@@ -596,6 +602,11 @@ class Board:
             outages=self._outages.dump(),
             starts=list(self._starts.values()),
             watched_since=self._watched_since,
+            requests=[one.without_engines_words() for one in (*self._older_failures(), *self._requests)],
+            complete_since=self._since,
+            lacks_kinds=self._lacks_kinds,
+            cut_kinds=list(self._failed.keys() - self._whole_kinds()),
+            ends={router: taken.end for router, taken in self._routers.items()},
         )
         return msgspec.msgpack.encode(state)
 
@@ -624,9 +635,27 @@ class Board:
         for router, at in state.periods.items():
             taken = self._routers.setdefault(router, _Router())
             taken.period = max(taken.period, at)
+        for router, end in state.ends.items():
+            taken = self._routers.setdefault(router, _Router())
+            taken.end = max(taken.end, end)
         for id, at in state.used.items():
             self.used[id] = max(at, self.used.get(id, 0.0))
+        self._load_requests(state)
         self._forget(now)
+
+    def _load_requests(self, state: "_State") -> None:
+        """Lists the requests before those that have been reported since."""
+        reported = [*self._older_failures(), *self._requests]
+        self._requests.clear()
+        self._failed.clear()
+        for request in (*state.requests, *reported):
+            self._list(request)
+        if state.complete_since is not None:
+            self._complete_since(state.complete_since)
+        self._lacks_kinds |= state.lacks_kinds
+        for kind in state.cut_kinds:
+            if (alike := self._failed.get(kind)) is not None:
+                alike.is_whole = False
 
 
 class _State(msgspec.Struct):
@@ -640,6 +669,12 @@ class _State(msgspec.Struct):
     starts: list[ReplicaStart] = []
     watched_since: float | None = None
     outages: list[tuple[str, str, list[Span]]] = []
+    requests: list[ListedRequest] = []
+    complete_since: float | None = None
+    lacks_kinds: bool = False
+    cut_kinds: list[Kind] = []
+    """Those of which not all failures are in `requests`."""
+    ends: dict[str, int] = {}
 
 
 def _plain(request: ListedRequest) -> dict[str, Any]:

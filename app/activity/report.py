@@ -7,6 +7,7 @@ A router keeps counts until they are on disk, so that a controller that is kille
 import re
 
 import msgspec
+from msgspec.structs import replace
 
 from app.errors import Outcome, outcome_of
 from app.telemetry.logs import FailedAttempt
@@ -17,6 +18,10 @@ PERIOD_S = 10.0
 
 _ANSWER_ID = re.compile(r"[a-z]+[-_](.+?)(-[0-9a-f]{8})?")
 """An id in an answer: the API's prefix, the request's id, and often a number that vLLM adds."""
+
+
+Kind = tuple[str, str, int, str]
+"""What failures that are alike have in common: endpoint, deployment, status, error."""
 
 
 class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,9 +102,13 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether its client got an error or an answer that was cut short, or left before its end."""
         return not self.running and self.outcome != "answered"
 
+    def without_engines_words(self) -> "ListedRequest":
+        """The request as it may be stored: an engine may have quoted the prompt."""
+        return replace(self, message="" if self.is_engines else self.message, engine_message="")
+
     @property
-    def kind(self) -> tuple[str, str, int, str]:
-        """What failures that are alike have in common: endpoint, deployment, status, error."""
+    def kind(self) -> Kind:
+        """The kind of its failure."""
         return self.endpoint, self.deployment, self.status, self.error
 
     def has_id(self, id: str) -> bool:
@@ -188,7 +197,8 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-_reports = msgspec.msgpack.Decoder(ActivityReport)
+_report = msgspec.msgpack.Decoder(ActivityReport)
+_reports = msgspec.msgpack.Decoder(list[ActivityReport])
 
 
 def decode_taken(data: bytes) -> Taken:
@@ -198,4 +208,9 @@ def decode_taken(data: bytes) -> Taken:
 
 def decode(data: bytes) -> ActivityReport:
     """Raises msgspec.DecodeError on anything else than a report."""
+    return _report.decode(data)
+
+
+def decode_all(data: bytes) -> list[ActivityReport]:
+    """Raises msgspec.DecodeError on anything else than a list of reports."""
     return _reports.decode(data)

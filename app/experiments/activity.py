@@ -1,29 +1,34 @@
 """What all routers report of their requests, in the controller: the `Board`, and the file that it comes from again.
 
-activity/<writer>.msgpack        the counts over time, and callers' use by day; requests are in memory alone
-routers/<writer>.msgpack         when routers served
+activity/<writer>.msgpack           the counts over time, callers' use by day, and the last requests
+reports/<writer>-<number>.msgpack   what was reported since then, by the ten seconds
+routers/<writer>.msgpack            when routers served
+
+No file has an engine's words, which may quote a prompt.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
-from app.activity.board import RANGES, Board, Wanted
+from app.activity.board import MOST_REQUESTS, RANGES, Board, Wanted
 from app.activity.outages import NEXT_REPORT_S, Span
-from app.activity.report import ReplicaStart, Taken, decode
+from app.activity.report import ActivityReport, ReplicaStart, Taken, decode, decode_all, encode
 from app.errors import BadRequest
 from app.experiments.contract.query import choice
 from app.experiments.storage.store import FileStore, StoreError
 from app.exposures.controller_client import Answer
 
-FOLDER, ROUTERS = "activity", "routers"
+FOLDER, REPORTS, ROUTERS = "activity", "reports", "routers"
 SAVE_S = 300.0
-"""Routers keep counts until they are written: of a controller that is killed, the next one gets them again."""
+"""Seconds after which everything is written anew, in place of the reports since."""
 MARK_S = 10.0
-"""Seconds after which it is written that routers serve: those that end with the controller cannot tell it any more."""
+"""Seconds after which it is written that routers serve, and what they have reported: those that end with the controller
+cannot tell it any more."""
 _LIVES = list[Span]
 
 
@@ -38,7 +43,12 @@ class ActivityKeeper:
         self._path, self._mark_path = (f"{folder}/{self._id}.msgpack" for folder in (FOLDER, ROUTERS))
         self._saved: dict[str, float] = {}
         """The last period of each router that is on disk."""
-        self._saved_at = clock()
+        self._saved_at = 0.0
+        self._reported_requests: deque[ActivityReport] = deque(maxlen=MOST_REQUESTS)
+        """Requests that no file has, each in a report."""
+        self._reported_periods: list[ActivityReport] = []
+        self._files, self._lacks_file = 0, False
+        """How many files of reports were written, and whether one could not be, so that later ones would hide a gap."""
         self._marked_at = -MARK_S
         self._marked: list[Span] = []
 
@@ -50,13 +60,17 @@ class ActivityKeeper:
             raise BadRequest(f"This is no report of a router's activity: {error}") from None
         self._load()
         is_for_this = self._opened is not None and report.keeper == self._id
-        self.board.take(report if is_for_this else replace(report, periods=[]), self._clock())
+        report = report if is_for_this else replace(report, periods=[])
+        self.board.take(report, self._clock())
+        self._note(report)
         taken = Taken(self._id if self._opened is not None else "", self._saved.get(report.router, 0.0))
         return Answer(200, msgspec.json.encode(taken))
 
     def requests(self, body: bytes) -> Answer:
         """The requests that a `Wanted` asks for. Raises BadRequest."""
-        return Answer(200, msgspec.json.encode(self.board.requests(decode_wanted(body), self._clock())))
+        wanted = decode_wanted(body)
+        self._load()
+        return Answer(200, msgspec.json.encode(self.board.requests(wanted, self._clock())))
 
     def history(self, query: Mapping[str, str], body: bytes) -> Answer:
         """The counts over time of the endpoints in the body, null for all. Raises BadRequest."""
@@ -83,13 +97,15 @@ class ActivityKeeper:
         return Answer(200, msgspec.json.encode(self.board.starts(self._clock())))
 
     def save_if_due(self) -> None:
-        """Writes the counts every few minutes, and that routers serve every few seconds. Raises StoreError."""
+        """Writes everything every few minutes, and every few seconds what was reported. Raises StoreError."""
         if self._opened is None:
             return
         now = self._clock()
-        if not 0 <= now - self._marked_at < MARK_S and self.board.served.spans != self._marked:
+        is_new = self.board.served.spans != self._marked or self._reported_requests or self._reported_periods
+        if is_new and not 0 <= now - self._marked_at < MARK_S:
             # The next one may be late by a tick and the time of its writing.
             self._mark(self._opened, self.board.served.until_next(MARK_S + NEXT_REPORT_S, now))
+            self._write_reports(self._opened)
         if now - self._saved_at >= SAVE_S:
             self._save(self._opened)
 
@@ -101,15 +117,42 @@ class ActivityKeeper:
         self._save(self._opened)
 
     def _save(self, store: FileStore) -> None:
-        """Writes the counts, and deletes what earlier controllers wrote."""
+        """Writes everything, and deletes the reports, and what earlier controllers wrote."""
         self._saved_at = self._clock()
         periods = self.board.periods()
         store.write(self._path, self.board.dump())
         self._saved = periods
-        for folder, own in ((FOLDER, self._path), (ROUTERS, self._mark_path)):
+        self._forget_reports()
+        self._lacks_file = False
+        for folder, own in ((FOLDER, self._path), (REPORTS, ""), (ROUTERS, self._mark_path)):
             for file in store.list(folder):
                 if file.path != own:
                     store.delete(file.path)
+
+    def _note(self, report: ActivityReport) -> None:
+        """Keeps a report for the next file of reports."""
+        numbered = enumerate(report.requests, report.first)
+        self._reported_requests.extend(
+            ActivityReport(report.router, number, [one.without_engines_words()], []) for number, one in numbered
+        )
+        if report.periods:
+            self._reported_periods.append(ActivityReport(report.router, 0, [], report.periods))
+
+    def _write_reports(self, store: FileStore) -> None:
+        """Writes what was reported since the last file. Where the directory fails, the next save has it."""
+        reports = [*self._reported_periods, *self._reported_requests]
+        self._forget_reports()
+        if not reports or self._lacks_file:
+            return
+        self._files += 1
+        try:
+            store.write(f"{REPORTS}/{self._id}-{self._files:09}.msgpack", encode(reports))
+        except StoreError:
+            self._lacks_file = True
+
+    def _forget_reports(self) -> None:
+        self._reported_requests.clear()
+        self._reported_periods.clear()
 
     def _mark(self, store: FileStore, spans: list[Span]) -> None:
         """Writes when routers served. Where the directory fails the next mark says it."""
@@ -118,7 +161,7 @@ class ActivityKeeper:
             store.write(self._mark_path, msgspec.msgpack.encode(spans))
 
     def _load(self) -> None:
-        """Reads the counts of the controller before. Where the directory fails they are read later; no report waits."""
+        """Reads what the controller before has written. Where the directory fails it is read later; no report waits."""
         if self._opened is not None:
             return
         with suppress(StoreError, msgspec.DecodeError):
@@ -128,9 +171,18 @@ class ActivityKeeper:
             if files:
                 with store.open(files[-1].path) as file:
                     self.board.load(file.read(), self._clock())
-                self._saved = self.board.periods()
         if self._opened is not None:
+            self._read_reports(self._opened)
+            self._saved = self.board.periods()
             self._read_marks(self._opened)
+
+    def _read_reports(self, store: FileStore) -> None:
+        """Reads what was reported since then, up to a damaged file: later ones would hide what it lacks."""
+        with suppress(StoreError, msgspec.DecodeError):
+            for written in sorted(store.list(REPORTS), key=lambda file: (file.modified_at, file.path)):
+                with store.open(written.path) as file:
+                    for report in decode_all(file.read()):
+                        self.board.take(report, self._clock())
 
     def _read_marks(self, store: FileStore) -> None:
         """Reads when routers served before, also by a controller that another cluster still runs."""

@@ -423,6 +423,25 @@ def test_every_router_lists_the_requests_of_all_and_its_own_while_the_controller
     two.controller.close()
 
 
+def test_the_list_outlives_a_kill_of_the_routers_and_the_controller(
+    rig: Rig, tmp_path: Path, servers: ServerPool
+) -> None:
+    before = Two(rig, tmp_path)
+    with servers.host(before.routers[0].app) as url:
+        chat(url, "answered")
+        chat(url, "wrong", temperature="hot")
+        wait_for(url, "answered", "wrong")
+        before.controller.activity.save_if_due()
+    after = Two(rig, tmp_path)
+    with servers.host(after.routers[0].app) as url:
+        chat(url, "later")
+        wait_for(url, "answered", "wrong", "later")
+        (group,) = listed(url)["groups"]
+        assert (group["id"], group["count"], group["is_whole"]) == ("wrong", 1, True)
+    for killed in (before, after):
+        killed.controller.close()
+
+
 def test_a_history_counts_all_routers_shows_a_caller_its_endpoints_and_outlives_the_controller(
     rig: Rig, tmp_path: Path, servers: ServerPool
 ) -> None:

@@ -462,7 +462,39 @@ def test_counts_come_back_from_what_was_dumped() -> None:
     assert again.history("6h", NOW, None) == board.history("6h", NOW, None)
     assert again.uses(3, NOW) == board.uses(3, NOW)
     assert again.used == {"key-1": at}
-    assert ids(again) == [], "requests are in memory alone"
+    assert ids(again) == ["r0"]
+
+
+@pytest.mark.parametrize("requests", [30, MOST_REQUESTS, MOST_REQUESTS + 300])
+def test_the_list_comes_back_from_what_was_dumped(requests: int) -> None:
+    board, again = Board(), Board()
+    statuses = [200, 200, 429, 503]
+    board.take(report([request(number, status=statuses[number // 60 % 4]) for number in range(requests)]), NOW)
+    again.load(board.dump(), NOW)
+    assert again.requests(Wanted(), NOW) == board.requests(Wanted(), NOW)
+    for one in (board, again):
+        one.take(report([request(requests, status=503)], first=requests - 20), NOW)
+        one.take(report([request(requests + 1), request(requests + 2, status=502)], first=requests), NOW)
+    assert again.requests(Wanted(), NOW) == board.requests(Wanted(), NOW)
+
+
+def test_what_was_reported_before_the_list_came_back_follows_it() -> None:
+    board, again = Board(), Board()
+    board.take(report([request(1), request(2, status=503)]), NOW)
+    again.take(report([request(3)], router="new"), NOW)
+    again.load(board.dump(), NOW)
+    assert sorted(ids(again)) == ["r1", "r2", "r3"]
+
+
+def test_an_engines_words_are_in_no_file() -> None:
+    board, again = Board(), Board()
+    ours = request(1, status=502, message="The deployment failed", engine_message="a secret prompt")
+    engines = request(2, status=400, message="a secret prompt is too long", is_engines=True)
+    board.take(report([ours, engines]), NOW)
+    assert b"secret" not in board.dump()
+    again.load(board.dump(), NOW)
+    messages = {one["id"]: one["message"] for one in again.requests(Wanted(), NOW)["requests"]}
+    assert messages == {"r1": "The deployment failed", "r2": ""}
 
 
 def test_counts_in_other_buckets_are_not_added_up() -> None:

@@ -260,12 +260,14 @@ async def test_no_count_is_lost_or_counted_twice_however_the_controller_ends(tmp
             clock.now += PERIOD_S
             total += random.randint(1, 9)
             reporter.sampled({("chat", "blue"): Counts(requests=total)})
-            event = random.choice(("save", "kill", "kill at once", "away", "forget", "back", "nothing"))
+            event = random.choice(("save", "tick", "tick", "kill", "kill at once", "away", "forget", "back", "nothing"))
             if event == "kill at once":
                 controller.kill()
             await asyncio.sleep(0.01)
             if event == "save":
                 controller.keeper.save()
+            if event == "tick":
+                controller.keeper.save_if_due()
             if event == "kill":
                 controller.kill()
             controller.away = event == "away" or (controller.away and event != "back")

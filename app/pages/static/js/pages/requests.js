@@ -281,7 +281,7 @@ function list(root, { api, poll, announce, parameters }) {
         "p",
         { class: "empty", key: "empty" },
         found.since === null
-          ? "No requests since the routers started."
+          ? "No requests yet."
           : unknownNames(filters.values, found).join(" ") || "No request passes these filters.",
       );
     return table(
@@ -516,9 +516,7 @@ function missing(problem, left, since) {
       ? "A request appears within seconds of its arrival, and what is recorded of it after its end."
       : null;
   const older =
-    since === null
-      ? "No request is known since the routers started."
-      : `One that ended before ${moment(since)} may not be known any more.`;
+    since === null ? "No request is known yet." : `One that ended before ${moment(since)} may not be known any more.`;
   return [
     h("p", { class: "problem", role: "alert" }, withCode(problem?.message ?? "This request is not known")),
     h("p", { class: "hint" }, why, ` ${older}`, left > 0 ? " This page looks again for some seconds." : null),
