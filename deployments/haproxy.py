@@ -16,7 +16,8 @@ request whose answer has not started then goes to another replica.
 
 Where no router runs, as at the start and at the end, requests get the router's own 503 (`no_router`): HAProxy knows no
 route then, and Serve's proxy, which it asks when an application has no replica, answers 404 for one that is being
-deleted. HAProxy's other errors are in OpenAI's form, with a request id, which the router uses too. Only its answer to
+deleted. Where one has died, Serve's proxy, the backup, holds requests for the next one, while a browser gets the page
+at once. HAProxy's other errors are in OpenAI's form, with a request id, which the router uses too. Only its answer to
 bytes that are not an HTTP request is a page in HTML: the text is compiled in (`h1_send_error`), and an empty one
 (`errorfile` with `/dev/null`) makes HAProxy 2.8 keep the connection's slot for good. Serve's `/-/routes`, which lists
 every application, is closed; `/-/healthz` is open to this machine only, whose probes need it.
@@ -47,7 +48,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from app.internal_api import KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER, PROBES, ROUTER, SILENT_S
-from deployments.no_router import ID, RETRY_S, VERSIONED, Form, forms
+from deployments.no_router import ID, PAGE, PAGES, RETRY_S, VERSIONED, Form, forms
 
 SETTINGS: Mapping[str, str] = {
     # The time in which the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would
@@ -198,6 +199,9 @@ for word; do
         sed -i -e "/return status 404 content-type text.plain/{r $unrouted" -e 'd}' "$word"
         sed -i -e '/# Override: force health checks to fail/r DRAINED' "$word"
         sed -i '/^ *http-reuse always/r BACKENDS' "$word"
+        routers='/^backend ROUTER_BACKEND$/,/^[a-z]/'
+        sed -i "$routers{/ backup/!s/^ *server \\([^ ]*\\)/    acl router_up srv_is_up(\\1)\\n&/}" "$word"
+        sed -i -e "$routers{/^ *server .* backup/r AWAY" -e '}' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
         sed -i "s/PER_SOURCE/${PER_SOURCE_VARIABLE:-$((${most:-4096} / 2))}/" "$word"
         sed -i "s/HEADERS_S/${HEADERS_VARIABLE:-HEADERS_DEFAULT}/" "$word"
@@ -223,12 +227,21 @@ _NO_SERVER = f" hdr {NO_SERVER_HEADER} 1 hdr retry-after {RETRY_S}"
 """Added to the errors of a server that is not there, or no more."""
 
 
-def _answer(error: tuple[str, str, str | None]) -> str:
-    """The error's content for HAProxy."""
+_FOR_PAGE = f"{{ var(txn.call) -m reg '{PAGES}' }}"
+_DYING = (502, 503)
+"""The errors of a router that has just died."""
+
+
+def _body(error: tuple[str, str, str | None]) -> str:
     message, kind, code = error
-    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+def _answer(error: tuple[str, str, str | None], body: str = "") -> str:
+    """The error's content for HAProxy; `body`: another one, as a format."""
+    content = f"lf-string '{body}'" if body else f"string '{_body(error)}'"
     headers = "hdr x-request-id %[var(txn.request_id)] hdr x-content-type-options nosniff"
-    return f"content-type application/json string '{body}' {headers}"
+    return f"content-type application/json {content} {headers}"
 
 
 def rules() -> Iterator[str]:
@@ -237,8 +250,17 @@ def rules() -> Iterator[str]:
 
     yield from _PER_SOURCE
     yield from _CALL
+    # An error has no conditions: whoever opens a page gets it in place of the body, and of the media type.
+    for status in _DYING:
+        yield f"http-request set-var-fmt(txn.error_{status}) '{_body(_ERRORS[status])}'"
+        yield f"http-request set-var-fmt(txn.error_{status}) '{PAGE.replace(chr(10), '')}' if {_FOR_PAGE}"
+    own = f"{{ res.hdr({NO_SERVER_HEADER}) -m found }} {_FOR_PAGE}"
+    yield f"http-after-response set-header content-type 'text/html; charset=utf-8' if {own}"
     for status, error in _ERRORS.items():
-        yield f"http-error status {status} {_answer(error)}{_NO_SERVER if status in (502, 503) else ''}"
+        if status in _DYING:
+            yield f"http-error status {status} {_answer(error, f'%[var(txn.error_{status})]')}{_NO_SERVER}"
+        else:
+            yield f"http-error status {status} {_answer(error)}"
     yield from _REQUEST_ID
     # The router's own answer. It does not get the handshake: on a connection that it has served before, HAProxy would
     # wait for its answer in vain.
@@ -311,8 +333,11 @@ def write_script(directory: Path) -> Path:
     without = f" if {{ be_name -m str {ROUTER_BACKEND} }} {{ nbsrv lt 1 }}"
     backends = [*unrouted("request", unrouted_forms, directory, without)]
     backends.append(f"http-response wait-for-body time 1s if {_SERVES_404}")
+    # Serve's proxy, the backup, holds requests until a router runs: people need not wait for their page.
+    away = ["acl router_up always_false"]
+    away += unrouted("request", unrouted_forms, directory, f" if {_FOR_PAGE} !router_up")
     backends += unrouted("response", unrouted_forms, directory, f" if {_SERVES_404} {_SERVES_TEXT}")
-    added = {"DEFAULTS": defaults(), "RULES": rules(), "DRAINED": drained, "BACKENDS": backends}
+    added = {"DEFAULTS": defaults(), "RULES": rules(), "DRAINED": drained, "BACKENDS": backends, "AWAY": away}
     added |= {"ABSENT": unrouted("request", unrouted_forms, directory), "NO_ROUTE": no_route}
     for placeholder, lines in added.items():
         path = directory / f"haproxy.{placeholder.lower()}"

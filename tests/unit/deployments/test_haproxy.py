@@ -1,5 +1,6 @@
 """The script that replaces HAProxy's binary: real HAProxy processes on loopback, in front of small servers."""
 
+import asyncio
 import http.client
 import json
 import re
@@ -34,6 +35,7 @@ from deployments.haproxy import (
 )
 from deployments.no_router import ERROR, PAGE
 from tests.support.clients.node import run_script
+from tests.support.engine.fake_engine import RawServer
 from tests.support.processes.keepalive import keepalive_timers
 from tests.support.processes.servers import free_port, serve
 from tests.support.waiting import wait_until
@@ -66,7 +68,8 @@ backend default_backend
 backend {backend}
     # Enable HTTP connection reuse for better performance
     http-reuse always
-    server replica 127.0.0.1:{replica} check inter 100ms fall 1
+    server replica 127.0.0.1:{replica} {check}
+    {fallback}
 """
 
 
@@ -91,10 +94,12 @@ class Proxy:
         drained: bool = False,
         backend: str = ROUTER_BACKEND,
         prefix: str = "/v1",
+        check: str = "check inter 100ms fall 1",
+        fallback: str = "",
     ) -> None:
         config = self._directory / "with space.cfg"
         fields = {"directory": self._directory, "port": self.port, "replica": replica, "keep_alive": keep_alive}
-        fields |= {"backend": backend, "prefix": prefix}
+        fields |= {"backend": backend, "prefix": prefix, "check": check, "fallback": fallback}
         config.write_text(CONFIG.format(**fields, drained=DRAINED if drained else ""))
         last = self.processes[-1:]
         replaced = [
@@ -242,6 +247,39 @@ def test_while_no_router_takes_requests_every_call_gets_the_routers_own_503(tmp_
         running.wait(503, "/v1/models")
         wait_until(lambda: NO_ROUTE_HEADER in running.get("/v1/models")[1], lambda: "the check has not failed yet")
         check_answers_for_a_router(running)
+
+
+def test_a_router_that_no_check_has_missed_yet_leaves_browsers_the_page(tmp_path: Path) -> None:
+    """It has just died: HAProxy cannot connect, and takes it for a server that is up."""
+    with proxy(tmp_path) as running:
+        running.start(replica=free_port(), prefix="/", check="")
+        for path in ("/ui", "/docs", "/ui/"):
+            status, headers, body = running.get(path)
+            assert (status, headers["content-type"], headers["retry-after"]) == (503, "text/html; charset=utf-8", "2")
+            assert body.decode() == PAGE.replace("\n", "")
+        for path in ("/v1/models", "/ui/static/js/main.js", "/api/overview"):
+            status, headers, body = running.get(path)
+            assert (status, headers["content-type"]) == (503, "application/json")
+            assert json.loads(body)["error"]["message"] == "No router is available at the moment"
+
+
+async def test_a_browser_whose_request_a_dying_router_has_taken_gets_the_page(tmp_path: Path) -> None:
+    async with RawServer(b"") as url:
+        with proxy(tmp_path) as running:
+            await asyncio.to_thread(running.start, port_of(url), prefix="/", check="")
+            status, headers, body = await asyncio.to_thread(running.get, "/ui")
+        assert (status, headers["content-type"]) == (502, "text/html; charset=utf-8")
+        assert body.decode() == PAGE.replace("\n", "")
+
+
+def test_browsers_get_the_page_while_serves_proxy_holds_the_requests_of_programs(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("held")) as url:
+        running.start(free_port(), prefix="/", fallback=f"server fallback 127.0.0.1:{port_of(url)} check backup")
+        wait_until(lambda: running.get("/v1/whole")[2] == b"held", lambda: "the check has not failed yet")
+        status, headers, body = running.get("/ui")
+        assert (status, headers["content-type"], body.decode()) == (503, "text/html; charset=utf-8", PAGE)
+        running.start(port_of(url), prefix="/", fallback="server fallback 127.0.0.1:1 check backup")
+        assert running.get("/ui")[0] == 404, "the application's own: here it has none"
 
 
 def test_serves_404_for_an_application_that_is_being_deleted_is_the_routers_own_503(tmp_path: Path) -> None:
@@ -436,7 +474,8 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path, drained
         has_received_servers=True,
         pass_health_checks=not drained,
     )
-    backend = BackendConfig(ROUTER_BACKEND, "/", app_name="router", servers=[ServerConfig("replica", "127.0.0.1", 1)])
+    replica, proxy = ServerConfig("replica", "127.0.0.1", 1), ServerConfig("fallback", "127.0.0.1", 2)
+    backend = BackendConfig(ROUTER_BACKEND, "/", app_name="router", servers=[replica], fallback_server=proxy)
     path = tmp_path / "haproxy.cfg"
     HAProxyApi(settings, {ROUTER_BACKEND: backend}, config_file_path=str(path))._generate_config_file_internal()
     done = subprocess.run([write_script(tmp_path), "-c", "-f", path], capture_output=True, text=True)
@@ -452,7 +491,9 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path, drained
         f"server public 127.0.0.1:{options.port}",
         "acl this_machine src 127.0.0.0/8 ::1",
         f"on-error mark-down tcp-ut {SILENT_S}s",
+        f"check backup tcp-ut {SILENT_S}s",
         "option disable-h2-upgrade",
+        "acl router_up srv_is_up(replica)",
     ):
         assert written.count(line) == 1, line
 
