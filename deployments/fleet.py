@@ -127,7 +127,9 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
                 node, kind = details.node_ip or "", kinds.get(details.node_id)
                 # 0 until the controller has called for the replica's process.
                 started_at = details.start_time_s or None
-                replicas.append((details.replica_id, id.app_name, node, state, started_at, kind, can_answer))
+                # Serve stops the failed ones at once.
+                has_time = state == "STOPPING" and replica._shutdown_deadline - replica._shutdown_start_time > 1
+                replicas.append((details.replica_id, id.app_name, node, state, started_at, kind, can_answer, has_time))
         proxies = controller.proxy_state_manager.get_proxy_details() if controller.proxy_state_manager else {}
         nodes = [
             proxy.node_ip

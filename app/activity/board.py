@@ -549,11 +549,14 @@ class Board:
 
     # Starts of replicas
 
-    def started(self, starts: Iterable[ReplicaStart], now: float) -> None:
-        """Adds the starts that are not known yet. Whoever calls this watches from then on, also if there are none."""
+    def started(self, starts: Iterable[ReplicaStart], now: float, stopped: Iterable[str] = ()) -> None:
+        """Adds the starts that are not known yet, and notes the replicas that are told to stop. Whoever calls this
+        watches from then on, also if there are none."""
         self._watched_since = self._watched_since if self._watched_since is not None else now
         for start in starts:
             self._starts.setdefault(start.replica, start)
+        for replica in self._starts.keys() & stopped:
+            self._starts[replica] = replace(self._starts[replica], is_stopped=True)
         for replica in [id for id, start in self._starts.items() if start.at < now - STARTS_S]:
             del self._starts[replica]
         while len(self._starts) > MOST_STARTS:
@@ -561,7 +564,8 @@ class Board:
 
     def starts(self, now: float) -> dict[str, Any] | None:
         """The starts of each application's replicas since `since`: how many, how long half of them and the longest
-        took, in seconds, when the last one was, and whose they were. None if nobody watches them."""
+        took, in seconds, when the last one was, whose they were, and which of those were told to stop. None if nobody
+        watches them."""
         if self._watched_since is None:
             return None
         starts: dict[str, list[ReplicaStart]] = {}
@@ -579,6 +583,7 @@ class Board:
                     "longest_s": max(start.took_s for start in own),
                     "last_at": max(start.at for start in own),
                     "replicas": [start.replica for start in own],
+                    "stopped": [start.replica for start in own if start.is_stopped],
                 }
                 for application, own in sorted(starts.items())
             },

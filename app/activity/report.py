@@ -180,12 +180,14 @@ class ActivityReport(msgspec.Struct, frozen=True):
 
 
 class ReplicaStart(msgspec.Struct, frozen=True):
-    """The start of a replica with an engine: at `at` (Unix seconds), ready `took_s` seconds later."""
+    """The start of a replica with an engine: at `at` (Unix seconds), ready `took_s` seconds later. `is_stopped`: it was
+    seen to be told to stop, as at a deploy, a change of scale, or a drain of its node."""
 
     replica: str
     application: str
     at: float
     took_s: float
+    is_stopped: bool = False
 
 
 class Taken(msgspec.Struct, frozen=True):

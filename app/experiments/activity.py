@@ -9,7 +9,7 @@ No file has an engine's words, which may quote a prompt.
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -86,10 +86,10 @@ class ActivityKeeper:
         content = {"uses": self.board.uses(days, self._clock()), "used": self.board.used}
         return Answer(200, msgspec.json.encode(content))
 
-    def started(self, starts: Sequence[ReplicaStart]) -> None:
-        """Adds starts of replicas."""
+    def started(self, starts: Sequence[ReplicaStart], stopped: Collection[str] = ()) -> None:
+        """Adds starts of replicas, and notes those that are told to stop."""
         self._load()
-        self.board.started(starts, self._clock())
+        self.board.started(starts, self._clock(), stopped)
 
     def starts(self) -> Answer:
         """The starts of replicas by application, null if nobody watches them."""

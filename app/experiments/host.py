@@ -47,8 +47,9 @@ SETTLE_S = 0.5
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
 """Returns the configuration in force; None if there is no valid one. Raises UpstreamError."""
 
-NewStarts = Callable[[Collection[str]], Awaitable[Sequence[ReplicaStart]]]
-"""Returns the starts of replicas but for these, which are known. Raises UpstreamError."""
+NewStarts = Callable[[Collection[str]], Awaitable[tuple[Sequence[ReplicaStart], Collection[str]]]]
+"""Returns the starts of replicas but for these, which are known, and those that are told to stop. Raises
+UpstreamError."""
 
 NewController = Callable[[LedgerSettings, Submit], Controller]
 
@@ -249,8 +250,8 @@ class ControllerHost:
         if self._new_starts is None or self.controller is None:
             return
         with suppress(UpstreamError):  # the next look finds what is there then
-            starts = await self._new_starts(self._started)
-            await self._on_board(partial(self.controller.activity.started, starts))
+            starts, stopped = await self._new_starts(self._started)
+            await self._on_board(partial(self.controller.activity.started, starts, stopped))
             self._started |= {start.replica for start in starts}
 
     async def _move(self, control: ControlPlane) -> None:

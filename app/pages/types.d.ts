@@ -482,6 +482,8 @@ interface LoadedApplication {
     last_at: number | null;
     /** Of the replicas that started, those that there are no more; null: not known. */
     gone: number | null;
+    /** Those of them that were told to stop. */
+    stopped: number | null;
   } | null;
   engines: LoadedEngine[];
   replicas: LoadedReplica[];

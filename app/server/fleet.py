@@ -63,6 +63,8 @@ class Replica(NamedTuple):
     accelerator: str | None = None
     can_answer: bool = True
     """Whether its process can be asked: not while it starts."""
+    has_time_to_stop: bool = False
+    """Whether it is told to stop, and has time for that: one that has failed has none."""
 
     @property
     def is_draining(self) -> bool:

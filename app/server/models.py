@@ -122,8 +122,9 @@ class ModelsApi(RoutedApi):
         return cards
 
 
-async def replica_starts(fleet: FleetSource, known: Collection[str]) -> list[ReplicaStart]:
-    """The starts of the replicas with engines that run, but for the `known` ones. Raises UpstreamError."""
+async def replica_starts(fleet: FleetSource, known: Collection[str]) -> tuple[list[ReplicaStart], list[str]]:
+    """The starts of the replicas with engines that run, but for the `known` ones; and the replicas that are told to
+    stop. Raises UpstreamError."""
     listed, starts = await fleet.fleet(), []
     for replica in listed.replicas:
         state = listed.applications.get(replica.application)
@@ -135,7 +136,7 @@ async def replica_starts(fleet: FleetSource, known: Collection[str]) -> list[Rep
             continue
         if took_s is not None and replica.started_at is not None:
             starts.append(ReplicaStart(replica.id, replica.application, replica.started_at, took_s))
-    return starts
+    return starts, [replica.id for replica in listed.replicas if replica.has_time_to_stop]
 
 
 def models_document(
@@ -195,15 +196,17 @@ def _endpoints(seen: Config) -> dict[str, list[str]]:
 
 
 def _starts(starts: Mapping[str, Any] | None, name: str, present: Sequence[Replica] | None) -> dict[str, Any] | None:
-    """An application's known starts. `gone`: how many of those replicas there are no more, whether they have crashed or
-    were stopped; null if the present ones (`present`) are not known."""
+    """An application's known starts. `gone`: how many of those replicas there are no more; `stopped`: how many of them
+    were seen to be told to stop. The others have crashed, or nobody watched. Both are null if the present ones
+    (`present`) are not known."""
     if starts is None:
         return None
-    none: dict[str, Any] = {"count": 0, "median_s": None, "longest_s": None, "last_at": None, "replicas": []}
-    own = {**none, **starts["applications"].get(name, {})}
-    started, ids = own.pop("replicas"), {replica.id for replica in present or ()}
-    gone = sum(replica not in ids for replica in started) if present is not None else None
-    return {"since": starts["since"], **own, "gone": gone}
+    none: dict[str, Any] = {"count": 0, "median_s": None, "longest_s": None, "last_at": None}
+    own = {**none, "replicas": [], "stopped": [], **starts["applications"].get(name, {})}
+    ids = {replica.id for replica in present or ()}
+    ended = {"gone": own.pop("replicas"), "stopped": own.pop("stopped")}
+    counts = {name: len(set(replicas) - ids) if present is not None else None for name, replicas in ended.items()}
+    return {"since": starts["since"], **own, **counts}
 
 
 def _application(fleet: Fleet | None, name: str) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class Loaded:
         self.controller = LiveController(directory / "ledger")
         self.controller.configure(parse(CONFIG))
         starts = [ReplicaStart(f"r{took}", "qwen3-8b", STARTED, took) for took in (74.0, 75.0, 121.0)]
-        self.controller.activity.started(starts)
+        self.controller.activity.started(starts, ["r121.0"])
         environment = RuntimeEnvironment(internal_key="internal")
         self.router = Router(environment, fleet=self.fleet, controller=self.controller)
         self.router.reconfigure(CONFIG)
@@ -168,7 +168,8 @@ async def test_the_page_shows_what_the_api_says(
         await expect(rows.nth(1)).to_contain_text(words)
     await expect(first).to_contain_text("3 known starts since")
     await expect(first).to_contain_text("The last one was at")
-    await expect(first).to_contain_text("3 of those replicas are gone, crashed or stopped.")
+    await expect(first).to_contain_text("1 of those replicas was stopped as planned.")
+    await expect(first).to_contain_text("2 of those replicas have crashed, or stopped unseen.")
     await expect(first).to_contain_text("75\u00a0s at the median, 121\u00a0s at most.")
     second = page.get_by_role("region", name="qwen3-8b-fp8", exact=True)
     await expect(second).to_contain_text("0 known starts since")

@@ -46,12 +46,13 @@ class Actor:
         return f"of {endpoints}".encode()
 
 
-def replica(id: str, state: State, actor: Actor | None, node: str | None = "10.0.0.1") -> Any:
+def replica(id: str, state: State, actor: Actor | None, node: str | None = "10.0.0.1", stop_s: float = 0.0) -> Any:
     # Serve has no start of a replica before it calls for its process.
     details = SimpleNamespace(
         replica_id=id, state=state, node_ip=node, node_id=f"id of {node}", start_time_s=50.0 if actor is not None else 0
     )
-    return SimpleNamespace(actor_details=details, _actor=SimpleNamespace(_actor_handle=actor))
+    stop = {"_shutdown_start_time": 90.0, "_shutdown_deadline": 90.01 + stop_s} if state is State.STOPPING else {}
+    return SimpleNamespace(actor_details=details, _actor=SimpleNamespace(_actor_handle=actor), **stop)
 
 
 def controller(**applications: list[Any]) -> Any:
@@ -112,6 +113,12 @@ async def test_every_replica_is_listed_with_its_node_and_whether_it_can_answer()
         "asleep": {"STARTING": 0, "RUNNING": 0, "STOPPING": 0},
     }
     assert listed.proxies == ["10.0.0.1"]
+
+
+async def test_a_replica_that_has_failed_has_no_time_to_stop() -> None:
+    planned = replica("planned", State.STOPPING, Actor(), stop_s=3600.0)
+    listed = await fleet_of(controller(blue=[planned, replica("failed", State.STOPPING, None)])).fleet()
+    assert [(one.id, one.has_time_to_stop) for one in listed.replicas] == [("planned", True), ("failed", False)]
 
 
 async def test_without_haproxy_there_are_no_proxies() -> None:

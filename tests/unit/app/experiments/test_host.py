@@ -91,11 +91,12 @@ async def test_an_experiment_delivered_just_now_is_found(tmp_path: Path) -> None
 async def test_the_starts_of_replicas_are_asked_for_once_and_outlive_the_host(tmp_path: Path) -> None:
     asked: list[set[str]] = []
 
-    async def new_starts(known: Collection[str]) -> list[ReplicaStart]:
+    async def new_starts(known: Collection[str]) -> tuple[list[ReplicaStart], list[str]]:
         asked.append(set(known))
         if len(asked) == 1:
             raise UpstreamError("absent")
-        return [ReplicaStart("r1", "blue-app", time.time() - 60, 41.5)] if "r1" not in known else []
+        found = [ReplicaStart("r1", "blue-app", time.time() - 60, 41.5)]
+        return ([], ["r1"]) if "r1" in known else (found, [])
 
     def new(ledger: LedgerSettings, submit: Submit) -> Controller:
         return Controller(ledger, base=tmp_path, has_control_plane=False, submit=submit)
@@ -108,9 +109,11 @@ async def test_the_starts_of_replicas_are_asked_for_once_and_outlive_the_host(tm
         assert await starts(hosted) is None, "nobody has looked"
         await wait_until_async(lambda: asked and asked[-1] == {"r1"})
         assert asked[:3] == [set(), set(), {"r1"}]
+        await wait_until_async(lambda: len(asked) > 3)
         listed = await starts(hosted)
     blue = listed["applications"]["blue-app"]
     assert (blue["count"], blue["median_s"], blue["longest_s"], blue["replicas"]) == (1, 41.5, 41.5, ["r1"])
+    assert blue["stopped"] == ["r1"]
     async with ControllerHost(source, new, tick_s=0.01) as again:
         assert await starts(again) == listed
 

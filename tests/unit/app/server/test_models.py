@@ -115,23 +115,27 @@ async def test_the_starts_of_engines_are_those_that_are_known_to_have_run() -> N
         source.start(replica, lambda endpoints: b"")
         if replica.id != "silent":
             source.cards[replica.id] = card()
-    assert await replica_starts(source, {"known"}) == [ReplicaStart("a", "blue-app", 58.5, 41.5)]
+    stopping = Replica("stopping", "blue-app", "n", "STOPPING", 60.0, can_answer=False, has_time_to_stop=True)
+    failed = Replica("failed", "blue-app", "n", "STOPPING", 60.0, can_answer=False)
+    for replica in (stopping, failed):
+        source.start(replica, lambda endpoints: b"")
+    assert await replica_starts(source, {"known"}) == ([ReplicaStart("a", "blue-app", 58.5, 41.5)], ["stopping"])
     board = Board()
     assert board.starts(200.0) is None
     board.started([ReplicaStart(f"r{at}", "blue-app", float(at), took) for at, took in ((10, 9.0), (20, 5.0))], 100.0)
-    board.started([ReplicaStart("r10", "blue-app", 10.0, 9.0), ReplicaStart("x", "other", 30.0, 1.0)], 101.0)
+    board.started([ReplicaStart("r10", "blue-app", 10.0, 9.0), ReplicaStart("x", "other", 30.0, 1.0)], 101.0, ["r20"])
     again = Board()
     again.load(board.dump(), 102.0)
     for one in (board, again):
         starts = one.starts(200.0)
         blue = models_document(config(), Fleet(), {}, starts)["applications"][0]["starts"]
         known = {"since": 10.0, "count": 2, "median_s": 7.0, "longest_s": 9.0, "last_at": 20.0}
-        assert blue == {**known, "gone": 2}
+        assert blue == {**known, "gone": 2, "stopped": 1}
         left = Fleet(replicas=[Replica("r20", "blue-app", "n")])
-        for fleet, gone in ((left, 1), (None, None)):
-            assert models_document(config(), fleet, {}, starts)["applications"][0]["starts"] == {**known, "gone": gone}
+        for fleet, counts in ((left, {"gone": 1, "stopped": 0}), (None, {"gone": None, "stopped": None})):
+            assert models_document(config(), fleet, {}, starts)["applications"][0]["starts"] == {**known, **counts}
         green = models_document(config(), Fleet(), {}, starts)["applications"][1]["starts"]
-        assert green == {**dict.fromkeys(known), "since": 10.0, "count": 0, "gone": 0}
+        assert green == {**dict.fromkeys(known), "since": 10.0, "count": 0, "gone": 0, "stopped": 0}
     week = 7 * 86400
     board.started([ReplicaStart(f"n{number}", "blue-app", 50.0 + week, 1.0) for number in range(MOST_STARTS + 9)], week)
     listed = board.starts(200.0 + week)

@@ -145,14 +145,18 @@ function status({ status, message }) {
 /** @param {LoadedApplication} loaded */
 function starts({ starts: found }) {
   if (found === null) return "How often it has started is not known: no controller of experiments says it.";
-  const { since, count: times, median_s, longest_s, last_at, gone } = found;
+  const { since, count: times, median_s, longest_s, last_at, gone, stopped } = found;
   const often = `${count(times, "known start", "known starts")} since ${moment(since)}`;
   if (!times) return `${often}.`;
   const last = last_at === null ? "" : ` The last one was at ${moment(last_at)}.`;
   const words = `${often}: ${seconds(median_s)} at the median, ${seconds(longest_s)} at most.${last}`;
-  if (!gone) return words;
-  const them = `${count(gone, "of those replicas is gone", "of those replicas are gone")}, crashed or stopped.`;
-  return [`${words} `, mark("warn", them)];
+  const planned = stopped
+    ? ` ${count(stopped, "of those replicas was", "of those replicas were")} stopped as planned.`
+    : "";
+  const others = (gone ?? 0) - (stopped ?? 0);
+  if (!others) return words + planned;
+  const them = `${count(others, "of those replicas has", "of those replicas have")} crashed, or stopped unseen.`;
+  return [`${words}${planned} `, mark("warn", them)];
 }
 
 /**
