@@ -190,7 +190,7 @@ async def test_a_line_marks_since_when_the_verdict_holds(compared: Compared, ope
     place = float((await latched.evaluate("(it) => it.style.left")).removesuffix("%"))
     assert place == pytest.approx(100 * (primary.since - first) / (NOW - first), abs=0.5)
     caption = page.locator("figcaption").first
-    await expect(caption).to_contain_text("The verdict “better” has held since 13 Nov 2025, 01:17 (solid line).")
+    await expect(caption).to_contain_text("The verdict “better” has held since 13 Nov 2025, 01:17:39 (solid line).")
     await page.get_by_label("Metric", exact=True).select_option(label=f"First token, p95, {GREEN}")
     await expect(latched).to_be_hidden()
     await expect(caption).not_to_contain_text("has held since")

@@ -149,7 +149,7 @@ async def test_a_server_without_keys_and_an_unreachable_server_are_reported(open
     said = page.get_by_role("alert")
     for name in ("keys", "requests"):
         await page.goto(f"/ui#/{name}")
-        await expect(page.get_by_text("No calls yet." if name == "keys" else "No requests since")).to_be_visible()
+        await expect(page.get_by_text("No calls yet." if name == "keys" else "No requests yet")).to_be_visible()
         await page.route("**/api/**", lambda route: route.abort())
         await expect(said).to_have_text(
             re.compile(r"The server cannot be reached\. The data on this page is from \d\d:\d\d:\d\d\.")

@@ -120,7 +120,7 @@ async def test_an_unknown_id_is_answered_at_once_and_looked_for_again(open_page:
     page, watch = await open_page(rig.url)
     watch.expected = ["status of 404"]
     await page.goto("/ui#/requests")  # it has the scripts then
-    await expect(page.get_by_text("No requests since")).to_be_visible()
+    await expect(page.get_by_text("No requests yet")).to_be_visible()
     await page.clock.install()
     await page.goto("/ui#/requests?id=late")
     await expect(page.get_by_role("alert")).to_contain_text("Nothing is recorded of a request with the id 'late'")
