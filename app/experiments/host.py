@@ -41,8 +41,8 @@ CONFIGURATION_S = 5.0
 FRESH_S = 0.5
 """The longest wait of a question for the configuration, where the answer depends on the latest delivery."""
 
-SETTLE_S = 0.5
-"""The longest wait of a question about an experiment for the journal."""
+SETTLE_S = 3.0
+"""The longest wait of a question about an experiment for a disk that hangs."""
 
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
 """Returns the configuration in force; None if there is no valid one. Raises UpstreamError."""
@@ -150,11 +150,11 @@ class ControllerHost:
 
     async def _settle(self, controller: Controller) -> None:
         """Returns once what was said is on disk with all that it rests on, so that nobody has read what a killed
-        controller leaves no trace of. A directory that fails or hangs is waited for `SETTLE_S`."""
-        if controller.write_ahead is not None:
-            await controller.write_ahead.written()
+        controller leaves no trace of. A directory that fails is not waited for."""
         loop = asyncio.get_running_loop()
         until = loop.time() + SETTLE_S
+        if controller.write_ahead is not None:
+            await controller.write_ahead.written(SETTLE_S)
         while (writing := await self._in_thread(controller.flush)) is not None and (left := until - loop.time()) > 0:
             await asyncio.wait([asyncio.wrap_future(writing)], timeout=left)
 

@@ -397,8 +397,8 @@ def flap_table(executor: Executor, count: int) -> Iterator[str]:
 def audit_table(executor: Executor, count: int) -> Iterator[str]:
     audited = audits.audits(executor, count)
     yield (
-        f"## Reports of the past\n\n{count} histories of a controller, with redeploys, restarts, decisions, late and "
-        f"lost records. Of {audited.shown} reports that were read meanwhile, the report of their time from ledger and "
+        f"## Reports of the past\n\n{count} histories of a controller, with redeploys, restarts, kills, decisions, late "
+        f"and lost records. Of {audited.shown} reports that were read meanwhile, the report of their time from ledger and "
         f"journal alone says something else in {audited.other}.\n"
     )
 

@@ -242,8 +242,10 @@ def read(store: FileStore, segment: Segment, tables: Tables) -> SegmentContent:
             return columns.empty()
         try:
             return _read(store, segment, kind, columns, tables, missing)
-        except (Missing, Damaged) as error:
-            raise error if kind == EXPOSURES else type(error)(f"its {kind}: {error}") from None
+        except Missing as error:
+            raise Missing(str(error) if kind == EXPOSURES else f"its {kind} are gone") from None
+        except Damaged as error:
+            raise Damaged(str(error) if kind == EXPOSURES else f"its {kind}: {error}") from None
 
     starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", OverdueColumns)
     exposures = Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))

@@ -154,11 +154,11 @@ class WriteAhead:
             self._pending.popleft()
         self._writing = self.thread.submit(self._add_pending)
 
-    async def written(self) -> None:
-        """Returns once all that was added is on disk or has failed, and after `PATIENCE_S` if the disk hangs."""
+    async def written(self, patience_s: float = PATIENCE_S) -> None:
+        """Returns once all that was added is on disk or has failed, and after `patience_s` if the disk hangs."""
         if self._writing is None or self._writing.done():
             return
-        done, _ = await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=PATIENCE_S)
+        done, _ = await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=patience_s)
         if not done:
             self._failed("the disk does not answer")
 
