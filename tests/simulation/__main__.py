@@ -397,9 +397,9 @@ def flap_table(executor: Executor, count: int) -> Iterator[str]:
 def audit_table(executor: Executor, count: int) -> Iterator[str]:
     audited = audits.audits(executor, count)
     yield (
-        f"## Reports of the past\n\n{count} histories of a controller, with redeploys, restarts, kills, decisions, late "
-        f"and lost records. Of {audited.shown} reports that were read meanwhile, the report of their time from ledger and "
-        f"journal alone says something else in {audited.other}.\n"
+        f"## Reports of the past\n\n{count} histories of a controller, with redeploys, restarts, kills, decisions, "
+        f"late and lost records. Of {audited.shown} reports that were read meanwhile, the report of their time from "
+        f"ledger and journal alone says something else in {audited.other}.\n"
     )
 
 
