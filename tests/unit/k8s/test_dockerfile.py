@@ -214,6 +214,7 @@ def test_the_steps_of_the_routers_image_make_what_the_manifests_start(tmp_path: 
     assert written == [
         "haproxy",
         "haproxy.absent",
+        "haproxy.away",
         "haproxy.backends",
         "haproxy.defaults",
         "haproxy.drained",
