@@ -26,6 +26,7 @@ from app.errors import ClientError, NotFound, Unavailable, UpstreamError
 from app.experiments.api import ACTIVITY, ISSUED_KEYS, ControllerApi
 from app.experiments.audit import unreadable
 from app.experiments.automation.actions import carry_out
+from app.experiments.contract.query import is_dry_run
 from app.experiments.controller import Controller
 from app.experiments.storage.directory import make_private
 from app.experiments.storage.keeper import Submit
@@ -144,7 +145,8 @@ class ControllerHost:
             answer = await self._answer(method, path, query, body)
         if path.startswith("/experiments"):
             await self._settle(controller := self._present())
-            if path.endswith("/decision") and answer.status == 200 and controller.health().failing_since is not None:
+            is_made = path.endswith("/decision") and answer.status == 200 and not is_dry_run(query)
+            if is_made and controller.health().failing_since is not None:
                 answer = await self._answer("GET", path.removesuffix("/decision"), {}, b"")
         return answer
 

@@ -192,6 +192,9 @@ async def test_a_decision_that_is_not_on_disk_says_so(tmp_path: Path) -> None:
         assert made["acting"]["state"] == "paused"
         [trouble] = made["service"]
         assert "decisions would be lost with the controller" in trouble
+        resuming = json.dumps({"action": "resume", "reason": "as wanted", "by": "boss"}).encode()
+        foreseen = await hosted.ask("POST", "/experiments/trial/decision", {"dry_run": "true"}, resuming)
+        assert json.loads(foreseen.body)["state"] == "running"
         ledger.unlink()
         (tmp_path / "aside").rename(ledger)
         await wait_until_async(lambda: controller.health().failing_since is None)
