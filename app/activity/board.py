@@ -4,11 +4,11 @@ Counts are kept in three resolutions, each for its own time: the finer ones end 
 """
 
 import math
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -19,25 +19,17 @@ from app.activity.report import (
     ActivityReport,
     ArmCounts,
     CallerCounts,
-    Kind,
-    ListedRequest,
     PeriodCounts,
     ReplicaStart,
 )
-from app.errors import Forbidden, Outcome
+from app.activity.request_list import Dumped, RequestList, Wanted
 from app.telemetry.periods import Arm
 from app.telemetry.recent import BucketCounts
 
-MOST_REQUESTS = 500
-MOST_FAILED_ALIKE, MOST_KINDS = 40, 100
-"""Failed requests are kept longer: of each kind the last ones, so that a flood of one kind hides no other."""
 MOST_ARMS = 200
 OTHER_ARMS: Arm = ("", "")
 """The deployments beyond that, together."""
 MOST_ROUTERS = 2000
-MOST_RUNNING = 5000
-SILENT_S = 15.0
-"""Seconds without a report after which a router's running requests are forgotten: it may have died."""
 MOST_USES = 50_000
 MOST_STARTS, STARTS_S = 5000, 7.0 * 86400
 """The starts of replicas that are kept: the last ones of a week."""
@@ -63,66 +55,6 @@ REFUSED_S, REFUSED_STEP_S = 3600.0, 60.0
 """For how long requests without valid credentials, or a route, are counted, and the seconds of one count."""
 MOST_REASONS = 40
 """Of one count; the further ones together are "", as they are in a router's counts."""
-
-NOT_ANSWERED, RUNNING = "not_answered", "running"
-OUTCOMES: Sequence[Outcome] = get_args(Outcome)
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The requests that somebody asks for. `endpoints`: those that the reader may see; None: all, also requests that
-    name none. `caller_id`: only the reader's own, and at the endpoints `operated` everyone's. The rest are the reader's
-    filters."""
-
-    endpoints: list[str] | None = None
-    caller_id: str | None = None
-    operated: list[str] = []
-    id: str | None = None
-    endpoint: str | None = None
-    deployment: str | None = None
-    caller: str | None = None
-    status: str | None = None
-    """`running`, an `Outcome`, `not_answered` for all but `answered`, a status, or a class of them: ``5xx``."""
-    error: str | None = None
-    slower_than_s: float | None = None
-    ended_since: float | None = None
-    """Unix seconds; what runs passes."""
-    limit: int = MOST_REQUESTS
-
-    def sees(self, request: ListedRequest) -> bool:
-        """Whether the reader may see the request. One that has reached no endpoint, or none that its caller may use, is
-        its caller's own."""
-        has_none = not request.endpoint or request.error == Forbidden.kind
-        is_own = self.caller_id is not None and self.caller_id == request.caller_id and has_none
-        at_seen_endpoint = self.endpoints is None or request.endpoint in self.endpoints or is_own
-        return at_seen_endpoint and (self.caller_id in (None, request.caller_id) or request.endpoint in self.operated)
-
-    def shown(self, request: ListedRequest) -> ListedRequest:
-        """The request as the reader sees it: without an endpoint that is none of the reader's."""
-        is_hidden = self.endpoints is not None and request.endpoint not in self.endpoints
-        return replace(request, endpoint="", plan="") if is_hidden and request.endpoint else request
-
-    def matches(self, request: ListedRequest) -> bool:
-        """Whether the request passes the filters."""
-        return (
-            (self.id is None or request.has_id(self.id))
-            and self.endpoint in (None, request.endpoint)
-            and self.deployment in (None, request.deployment)
-            and self.caller in (None, request.caller)
-            and self.error in (None, request.error)
-            and (self.slower_than_s is None or request.duration_s > self.slower_than_s)
-            and (self.ended_since is None or request.running or request.ended_at >= self.ended_since)
-            and (self.status is None or _has_status(request, self.status))
-        )
-
-
-def _has_status(request: ListedRequest, wanted: str) -> bool:
-    if request.running or wanted == RUNNING:
-        return request.running and wanted == RUNNING
-    if wanted == NOT_ANSWERED:
-        return request.failed
-    if wanted in OUTCOMES:
-        return request.outcome == wanted
-    return str(request.status) == wanted or f"{request.status // 100}xx" == wanted
 
 
 @dataclass(slots=True)
@@ -167,15 +99,6 @@ class _Router:
     period: float = 0.0
     since: float = math.inf
     until: float = -math.inf
-
-
-@dataclass(slots=True)
-class _Alike:
-    """Failures of one kind: the last ones, and how many there were. `is_whole`: since the beginning."""
-
-    is_whole: bool
-    last: deque[ListedRequest] = field(default_factory=lambda: deque(maxlen=MOST_FAILED_ALIKE))
-    count: int = 0
 
 
 @dataclass(slots=True)
@@ -240,15 +163,8 @@ class Board:
     """Everything that is kept. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._requests: deque[ListedRequest] = deque(maxlen=MOST_REQUESTS)
-        self._failed: OrderedDict[Kind, _Alike] = OrderedDict()
-        self._since: float | None = None
-        """All requests that have ended since then are known; None: all that ever ended."""
-        self._lacks_kinds = False
-        """Whether there were failures of kinds that are not known any more."""
+        self._requests = RequestList()
         self._routers: OrderedDict[str, _Router] = OrderedDict()
-        self._running: OrderedDict[str, tuple[float, list[ListedRequest]]] = OrderedDict()
-        """Each router's running requests, and when it has reported them."""
         self._series: dict[float, Points] = {step: OrderedDict() for step in SERIES}
         self._outages = Outages()
         self.served = Served()
@@ -270,17 +186,8 @@ class Board:
         self._routers.move_to_end(report.router)
         if len(self._routers) > MOST_ROUTERS:
             self._routers.popitem(last=False)
-        if report.requests and report.first > router.end:
-            self._lost_before(report.requests[0].ended_at)
-        for number, request in enumerate(report.requests, report.first):
-            if number >= router.end:
-                self._list(request)
+        self._requests.take(report, router.end, now)
         router.end = max(router.end, report.first + len(report.requests))
-        self._running.pop(report.router, None)
-        if report.running:
-            self._running[report.router] = (now, report.running)
-            while sum(len(running) for _, running in self._running.values()) > MOST_RUNNING:
-                self._running.popitem(last=False)
         if report.served_s is not None:
             # A report may be slow, and a clock may be set: the whole of what was known is right.
             router.since = min(router.since, now - report.served_s)
@@ -292,121 +199,14 @@ class Board:
                 router.period = period.at
                 self._count(period, now)
 
-    # Requests
-
-    def _list(self, request: ListedRequest) -> None:
-        if len(self._requests) == MOST_REQUESTS:
-            self._complete_since(math.nextafter(self._requests[0].ended_at, math.inf))
-        self._requests.append(request)
-        if not request.failed:
-            return
-        alike = self._failed.setdefault(request.kind, _Alike(is_whole=not self._lacks_kinds))
-        alike.last.append(request)
-        alike.count += 1
-        self._failed.move_to_end(request.kind)
-        if len(self._failed) > MOST_KINDS:
-            self._failed.popitem(last=False)
-            self._lacks_kinds = True
-
-    def _lost_before(self, at: float) -> None:
-        """Notes that requests are lost that ended before `at`: a router had more than it keeps, or had reported them to
-        another board."""
-        self._complete_since(at)
-        self._lacks_kinds = True
-        for alike in self._failed.values():
-            alike.is_whole = False
-
-    def _complete_since(self, at: float) -> None:
-        self._since = max(at, self._since or 0.0)
-
-    def _is_older(self, request: ListedRequest) -> bool:
-        return not request.running and self._since is not None and request.ended_at < self._since
-
-    def _older_failures(self) -> list[ListedRequest]:
-        """The failures that are none of the last requests, in the order of their ends."""
-        last = set(map(id, self._requests))
-        older = (one for alike in self._failed.values() for one in alike.last if id(one) not in last)
-        return sorted(older, key=lambda one: one.ended_at)
-
     def requests(self, wanted: Wanted, now: float) -> dict[str, Any]:
-        """The requests that are wanted, the newest first, as plain data, with the failures among them in groups.
-        `running`: how many of them run.
-
-        The list has every request that runs or has ended since `since`, `kept` of those that the reader sees, of which
-        `matching` pass the filters; and of the failures before that the last ones of each kind, `older_kept` and
-        `older_matching`. `endpoints`, `deployments`, `callers` and `errors` are the values to filter by among those
-        that the reader sees.
-        """
-        running = [one for at, reported in self._running.values() if now - at < SILENT_S for one in reported]
-        listed = (
-            wanted.shown(one)
-            for one in (*self._older_failures(), *self._requests, *running)
-            if wanted.sees(one) and (one.failed or not self._is_older(one))
-        )
-        seen = sorted(listed, key=lambda one: one.at, reverse=True)
-        matching = [request for request in seen if wanted.matches(request)]
-        older = sum(map(self._is_older, seen))
-        older_matching = sum(map(self._is_older, matching))
+        """The requests that are wanted, as `RequestList.found`, and those of the last hour that are none: without valid
+        credentials, or a route."""
         return {
-            "requests": [_plain(request) for request in matching[: wanted.limit]],
-            "matching": len(matching) - older_matching,
-            "older_matching": older_matching,
-            "running": sum(request.running for request in matching),
-            "kept": len(seen) - older,
-            "older_kept": older,
-            "since": (self._since or seen[-1].at) if seen else None,
-            "groups": self._groups(matching),
-            "endpoints": _values(one.endpoint for one in seen),
-            "deployments": _values(one.deployment for one in seen),
-            "callers": _values(one.caller for one in seen),
-            "errors": _values(one.error for one in seen),
+            **self._requests.found(wanted, now),
             "unauthorized": self._unauthorized.last_hour(now),
             "unknown_routes": self._unknown_routes.last_hour(now),
         }
-
-    def _whole_kinds(self) -> set[Kind]:
-        """The kinds of which all failures are listed."""
-        last = Counter(request.kind for request in self._requests if request.failed)
-        kinds = self._failed.items()
-        return {kind for kind, one in kinds if one.is_whole and one.count <= max(MOST_FAILED_ALIKE, last[kind])}
-
-    def _groups(self, requests: Iterable[ListedRequest]) -> list[dict[str, Any]]:
-        """The failed requests by what they have in common: our failures before refusals, and before clients that left,
-        and the most frequent first. `is_whole`: the list has all of the kind, so that `count` is no lower bound.
-        `last_at`: when the last one failed, which is `id`. `message` is the most frequent of `messages` different ones,
-        of several the newest (then not `is_most_frequent`), and `engine_message` the newest of the engines' own."""
-        groups: dict[Kind, dict[str, Any]] = {}
-        messages: dict[Kind, Counter[tuple[str, bool]]] = {}
-        whole = self._whole_kinds()
-        for request in sorted(requests, key=lambda one: one.ended_at, reverse=True):
-            if not request.failed:
-                continue
-            named = dict(zip(("endpoint", "deployment", "status", "error"), request.kind, strict=True))
-            group = groups.setdefault(
-                request.kind,
-                {
-                    **named,
-                    "outcome": request.outcome,
-                    "count": 0,
-                    "is_whole": request.kind in whole,
-                    "last_at": request.ended_at,
-                    "id": request.id,
-                    "message": "",
-                    "messages": 0,
-                    "is_most_frequent": False,
-                    "is_engines": False,
-                    "engine_message": "",
-                },
-            )
-            group["count"] += 1
-            group["engine_message"] = group["engine_message"] or request.engine_message
-            if request.message:
-                messages.setdefault(request.kind, Counter())[request.message, request.is_engines] += 1
-        for kind, said in messages.items():
-            groups[kind]["messages"] = len(said)
-            ((groups[kind]["message"], groups[kind]["is_engines"]), most), *others = said.most_common(2)
-            groups[kind]["is_most_frequent"] = all(some < most for _, some in others)
-        return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["count"]))
 
     # Counts over time
 
@@ -607,10 +407,7 @@ class Board:
             outages=self._outages.dump(),
             starts=list(self._starts.values()),
             watched_since=self._watched_since,
-            requests=[one.without_engines_words() for one in (*self._older_failures(), *self._requests)],
-            complete_since=self._since,
-            lacks_kinds=self._lacks_kinds,
-            cut_kinds=list(self._failed.keys() - self._whole_kinds()),
+            requests=self._requests.dump(),
             ends={router: taken.end for router, taken in self._routers.items()},
         )
         return msgspec.msgpack.encode(state)
@@ -645,22 +442,8 @@ class Board:
             taken.end = max(taken.end, end)
         for id, at in state.used.items():
             self.used[id] = max(at, self.used.get(id, 0.0))
-        self._load_requests(state)
+        self._requests.load(state.requests)
         self._forget(now)
-
-    def _load_requests(self, state: "_State") -> None:
-        """Lists the requests before those that have been reported since."""
-        reported = [*self._older_failures(), *self._requests]
-        self._requests.clear()
-        self._failed.clear()
-        for request in (*state.requests, *reported):
-            self._list(request)
-        if state.complete_since is not None:
-            self._complete_since(state.complete_since)
-        self._lacks_kinds |= state.lacks_kinds
-        for kind in state.cut_kinds:
-            if (alike := self._failed.get(kind)) is not None:
-                alike.is_whole = False
 
 
 class _State(msgspec.Struct):
@@ -674,20 +457,5 @@ class _State(msgspec.Struct):
     starts: list[ReplicaStart] = []
     watched_since: float | None = None
     outages: list[tuple[str, str, list[Span]]] = []
-    requests: list[ListedRequest] = []
-    complete_since: float | None = None
-    lacks_kinds: bool = False
-    cut_kinds: list[Kind] = []
-    """Those of which not all failures are in `requests`."""
+    requests: Dumped = Dumped()
     ends: dict[str, int] = {}
-
-
-def _plain(request: ListedRequest) -> dict[str, Any]:
-    """Every field, also those that the wire leaves out. The caller's id stays here: it counts limits."""
-    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "caller_id"}
-    attempts = msgspec.to_builtins(request.failed_attempts)
-    return {**fields, "failed_attempts": attempts, "outcome": None if request.running else request.outcome}
-
-
-def _values(names: Iterable[str]) -> list[str]:
-    return sorted(set(names) - {""})[:MOST_ARMS]

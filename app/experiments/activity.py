@@ -15,9 +15,10 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from app.activity.board import MOST_REQUESTS, RANGES, Board, Wanted
+from app.activity.board import RANGES, Board
 from app.activity.outages import NEXT_REPORT_S, Span
 from app.activity.report import ActivityReport, ReplicaStart, Taken, decode, decode_all, encode
+from app.activity.request_list import MOST_REQUESTS, Wanted
 from app.errors import BadRequest
 from app.experiments.contract.query import choice
 from app.experiments.storage.store import FileStore, StoreError

@@ -24,7 +24,8 @@ from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
 
 from app.access.caller import ANONYMOUS_CALLER, Caller
-from app.activity.board import MOST_REQUESTS, NOT_ANSWERED, OUTCOMES, RANGES, RUNNING, Board, Wanted
+from app.activity.board import RANGES, Board
+from app.activity.request_list import MOST_REQUESTS, NOT_ANSWERED, OUTCOMES, RUNNING, Wanted
 from app.dialects.base import Reply
 from app.dialects.bodies import dump
 from app.dialects.schemas import Schema

@@ -11,17 +11,11 @@ from hypothesis import strategies as st
 
 from app.activity.board import (
     MOST_ARMS,
-    MOST_FAILED_ALIKE,
-    MOST_KINDS,
-    MOST_REQUESTS,
-    MOST_RUNNING,
     RANGES,
     SERIES,
     SETTLED_S,
-    SILENT_S,
     USE_DAYS,
     Board,
-    Wanted,
 )
 from app.activity.outages import MOST_SPANS
 from app.activity.report import (
@@ -33,6 +27,14 @@ from app.activity.report import (
     PeriodCounts,
     decode,
     encode,
+)
+from app.activity.request_list import (
+    MOST_FAILED_ALIKE,
+    MOST_KINDS,
+    MOST_REQUESTS,
+    MOST_RUNNING,
+    SILENT_S,
+    Wanted,
 )
 from app.errors import CLIENT_GONE, NO_ENGINE, SwitchyardError
 from app.telemetry.logs import SUMMED, Record

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.activity.board import MOST_REQUESTS
 from app.activity.report import (
     PERIOD_S,
     ActivityReport,
@@ -17,6 +16,7 @@ from app.activity.report import (
     decode_taken,
     encode,
 )
+from app.activity.request_list import MOST_REQUESTS
 from app.experiments.activity import MARK_S, REPORTS, SAVE_S, ActivityKeeper
 from tests.support.experiments.failing_store import Death, Disk
 

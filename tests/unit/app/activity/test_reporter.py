@@ -11,10 +11,11 @@ from random import Random
 import pytest
 from msgspec.json import encode as encode_json
 
-from app.activity.board import Board, Wanted
+from app.activity.board import Board
 from app.activity.outages import Outages, OutageWatch
 from app.activity.report import PERIOD_S, ActivityReport, Taken, decode
 from app.activity.reporter import ActivityReporter
+from app.activity.request_list import Wanted
 from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLog
 from app.engine.output import Usage
 from app.experiments.activity import ActivityKeeper
