@@ -18,6 +18,7 @@ import logging
 import os
 import secrets
 import struct
+import threading
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -143,15 +144,18 @@ class WriteAhead:
         self._count = 0
         self._writing: Future[None] | None = None
         self._pending: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        """Of what is pending: it is added in one thread, and taken in another."""
         self.has_company = False
         """Whether `left` has seen files of another living process."""
         self._is_failing = False
 
     def add(self, batch: bytes, arrived: float) -> None:
         """Has an encoded batch written durably, unless that fails (logged). `arrived`: Unix seconds. Never waits."""
-        self._pending.append(_ARRIVED.pack(arrived) + batch)
-        while sum(map(len, self._pending)) > LIMIT_BYTES:
-            self._pending.popleft()
+        with self._lock:
+            self._pending.append(_ARRIVED.pack(arrived) + batch)
+            while sum(map(len, self._pending)) > LIMIT_BYTES:
+                self._pending.popleft()
         self._writing = self.thread.submit(self._add_pending)
 
     async def written(self, patience_s: float = PATIENCE_S) -> None:
@@ -181,9 +185,12 @@ class WriteAhead:
         self.thread.shutdown(wait=False)
 
     def _add_pending(self) -> None:
-        with suppress(IndexError):  # the other thread drops the oldest, too
-            while True:
-                self._add(self._pending.popleft())
+        while (batch := self._next()) is not None:
+            self._add(batch)
+
+    def _next(self) -> bytes | None:
+        with self._lock:
+            return self._pending.popleft() if self._pending else None
 
     def _add(self, batch: bytes) -> None:
         head = msgspec.msgpack.decode(memoryview(batch)[_ARRIVED.size :], type=_Head)

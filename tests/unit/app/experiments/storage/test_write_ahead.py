@@ -26,7 +26,7 @@ from app.experiments.storage.columns import Tables
 from app.experiments.storage.gaps import ACCEPTED
 from app.experiments.storage.segments import Numbers
 from app.experiments.storage.store import LocalStore
-from app.experiments.storage.write_ahead import FOLDER, Left, Process, WriteAhead, frames
+from app.experiments.storage.write_ahead import FOLDER, Left, Process, WriteAhead, frames, waiting
 from app.exposures.wire import Batch, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
@@ -125,6 +125,14 @@ def test_a_repeated_batch_and_one_that_records_nothing_are_not_written(tmp_path:
     write(ahead, numbered(1), numbered(1), numbered(0), numbered(1))
     (file,) = files(tmp_path)
     assert len(list(frames(file.read_bytes()))) == 1
+
+
+def test_batches_may_come_while_others_are_written(tmp_path: Path) -> None:
+    ahead, numbers = WriteAhead(tmp_path), [*range(1, 3001)]
+    for number in numbers:
+        ahead.add(encode(numbered(number, rows=0)), ARRIVED)
+    ahead.close()
+    assert [left.batch.number for left in batches_in(waiting(tmp_path))] == numbers
 
 
 def test_whatever_was_cut_off_the_batches_before_it_are_found(tmp_path: Path) -> None:
