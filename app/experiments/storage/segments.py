@@ -238,17 +238,18 @@ def read(store: FileStore, segment: Segment, tables: Tables) -> SegmentContent:
     footer, missing = read_footer(store, segment), Counter[str]()
 
     def part(kind: str, columns: type[C]) -> C:
-        if kind != EXPOSURES and not footer.records.get(kind):
+        if not footer.records.get(kind):
             return columns.empty()
         try:
             return _read(store, segment, kind, columns, tables, missing)
-        except Missing as error:
-            raise Missing(str(error) if kind == EXPOSURES else f"its {kind} are gone") from None
+        except Missing:
+            raise Missing(f"its {kind} are gone") from None
         except Damaged as error:
-            raise Damaged(str(error) if kind == EXPOSURES else f"its {kind}: {error}") from None
+            raise Damaged(f"its {kind}: {error}") from None
 
-    starts, rows, late = part("starts", StartColumns), part(EXPOSURES, RowColumns), part("late", OverdueColumns)
-    exposures = Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))
+    starts, rows = part("starts", StartColumns), _read(store, segment, EXPOSURES, RowColumns, tables, missing)
+    late, feedback = part("late", OverdueColumns), part("feedback", FeedbackColumns)
+    exposures = Exposures(starts, rows, late, feedback, part("pairs", PairColumns))
     own = _by_kind(fresh(exposures, {}, of=batches_of(footer)))
     for kind, columns in _by_kind(exposures).items():
         if len(own[kind]) != footer.records.get(kind, len(columns)):

@@ -2,7 +2,7 @@
 
 import { h, morph } from "../dom.js";
 import { Filters, same } from "../filters.js";
-import { or, time, whole } from "../format.js";
+import { count, or, time, whole } from "../format.js";
 import { cell, mark, notice, staleNotice, table } from "../parts.js";
 
 export const title = "Audit";
@@ -80,8 +80,8 @@ export async function mount(root, { api, poll, announce, parameters }) {
 
   /** @param {AuditPage} shown */
   function page({ records, before, damaged = {}, names = namesIn(records) }) {
-    const lines = Object.values(damaged).reduce((sum, count) => sum + count, 0);
-    const what = lines === 1 ? "1 damaged or changed line" : `${lines} damaged or changed lines`;
+    const lines = Object.values(damaged).reduce((sum, some) => sum + some, 0);
+    const what = count(lines, "damaged or changed line", "damaged or changed lines");
     return [
       lines ? notice("bad", `${what}: ${Object.keys(damaged).join(", ")}`) : null,
       h(
