@@ -232,14 +232,12 @@ _DYING = (502, 503)
 """The errors of a router that has just died."""
 
 
-def _body(error: tuple[str, str, str | None]) -> str:
+def _answer(error: tuple[str, str, str | None], *, or_page: bool = False) -> str:
+    """The error's content for HAProxy; `or_page`: the page takes its place where there is one."""
     message, kind, code = error
-    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
-
-
-def _answer(error: tuple[str, str, str | None], body: str = "") -> str:
-    """The error's content for HAProxy; `body`: another one, as a format."""
-    content = f"lf-string '{body}'" if body else f"string '{_body(error)}'"
+    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    quoted = body.replace("\\", r"\\").replace('"', r"\"")
+    content = f"lf-string '%[var(txn.page,\"{quoted}\")]'" if or_page else f"string '{body}'"
     headers = "hdr x-request-id %[var(txn.request_id)] hdr x-content-type-options nosniff"
     return f"content-type application/json {content} {headers}"
 
@@ -251,16 +249,12 @@ def rules() -> Iterator[str]:
     yield from _PER_SOURCE
     yield from _CALL
     # An error has no conditions: whoever opens a page gets it in place of the body, and of the media type.
-    for status in _DYING:
-        yield f"http-request set-var-fmt(txn.error_{status}) '{_body(_ERRORS[status])}'"
-        yield f"http-request set-var-fmt(txn.error_{status}) '{PAGE.replace(chr(10), '')}' if {_FOR_PAGE}"
-    own = f"{{ res.hdr({NO_SERVER_HEADER}) -m found }} {_FOR_PAGE}"
+    yield f"http-request set-var-fmt(txn.page) '{PAGE.replace(chr(10), '')}' if {_FOR_PAGE}"
+    own = f"{{ res.hdr({NO_SERVER_HEADER}) -m found }} {{ var(txn.page) -m found }}"
     yield f"http-after-response set-header content-type 'text/html; charset=utf-8' if {own}"
     for status, error in _ERRORS.items():
-        if status in _DYING:
-            yield f"http-error status {status} {_answer(error, f'%[var(txn.error_{status})]')}{_NO_SERVER}"
-        else:
-            yield f"http-error status {status} {_answer(error)}"
+        is_dying = status in _DYING
+        yield f"http-error status {status} {_answer(error, or_page=is_dying)}{_NO_SERVER if is_dying else ''}"
     yield from _REQUEST_ID
     # The router's own answer. It does not get the handshake: on a connection that it has served before, HAProxy would
     # wait for its answer in vain.
