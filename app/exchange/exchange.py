@@ -71,6 +71,9 @@ from app.telemetry.tracing import passed_on
 TIMEOUT_HEADER = "x-request-timeout-s"
 """The request header with the client's timeout for the whole answer, in seconds."""
 
+CLOCK_ERROR_S = 0.002
+"""How early a timer may fire: uvloop counts in whole milliseconds, and fires up to one before its time."""
+
 _UNLIMITED: AbstractAsyncContextManager[None] = nullcontext()
 
 Candidates = Sequence[tuple[Dialect, Route]]
@@ -479,7 +482,7 @@ class Exchange:
     def _is_over_own_limit(self) -> bool:
         """Whether the time is over that the client allows, where that is less than this server does."""
         is_own = hasattr(self, "deadline") and self.patience < self.snapshot.config.timeouts.total_s
-        return is_own and asyncio.get_running_loop().time() >= self.deadline
+        return is_own and asyncio.get_running_loop().time() >= self.deadline - CLOCK_ERROR_S
 
     def _time_allowed(self) -> float:
         """Seconds for the whole exchange: the configuration's, unless the client wants to wait less."""
