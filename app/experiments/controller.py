@@ -462,6 +462,8 @@ class Controller:
     def _write(self, now: float) -> None:
         for exposures in self.storage.step(now, self._snapshots):
             self._judges.count(exposures)
+        if self.write_ahead is not None:
+            self.write_ahead.say(now, self.health().failing_since)
         self._audit_changes()
         if news := self.storage.news():
             self._actions.learn(news, self._runs)

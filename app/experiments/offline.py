@@ -89,7 +89,7 @@ class RecordedLedger:
         known = Waiting()
         known.restore(contents.footers.values(), contents.snapshots.values())
         waited = waited_entries(contents.entries, waiting, present, known.stored, clock())
-        find_lost(self._store, waited, self._gaps)
+        find_lost(self._store, [replace(entry, at=math.inf) for entry in waited], self._gaps)
         self._actions = Actions(Journal(len, lambda: 0, lambda: False), has_control_plane=False)
         self._actions.restore(entries)
         if (obstacles := self._fact(OBSTACLES)) is not None:

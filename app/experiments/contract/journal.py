@@ -36,7 +36,8 @@ and the last `error`."""
 
 WAITED = "write_ahead_read"
 """The kind of the entry that a controller writes about each process that was killed while batches of its waited for a
-segment: the `process`, how many batches are `lost`, and `since` and `until` when they were recorded (Unix seconds).
+segment: the `process`, how many batches are `lost`, and `since` and `until` when they were recorded (Unix seconds);
+`alive_at`, when it last said that it lived, and `failing_since`, since when the directory failed, 0 if it did not.
 STARTED names the process that it began, as `write_ahead`."""
 
 READ = "journal_read"

@@ -46,7 +46,7 @@ class Removed(NamedTuple):
 
     def sentence(self) -> str:
         """One sentence about them, without its stop. As a line of `ACCEPTED` it says that this is known."""
-        last = datetime.fromtimestamp(self.until, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        last = _iso(self.until)
         one, several = _NOUNS[self.folder]
         if self.parts == 1:
             return f"1 {one}, stored by {last}, is in no file"
@@ -57,6 +57,32 @@ class Removed(NamedTuple):
         day = _DAY.search(path)
         is_of_folder = path.startswith(f"{self.folder}/")
         return is_of_folder and day is not None and date_of(self.since) <= day[1] <= date_of(self.until)
+
+
+class Silence(NamedTuple):
+    """What is not known of a controller that was killed: what it showed may rest on what it could not write."""
+
+    failing_since: float
+    """Since when its directory failed, in Unix seconds; 0: it did not."""
+    alive_at: float
+    """When it last said that it lived, in Unix seconds."""
+    until: float
+    """When the next one began, in Unix seconds; infinite if none has."""
+
+    def sentence(self, at: float) -> str:
+        """One sentence of a Unix time that it covers, without its stop; empty for others."""
+        if at >= self.until and self.until < math.inf:
+            return ""
+        if 0 < self.failing_since <= at:
+            since = _iso(self.failing_since)
+            return f"what a controller showed from {since} on is in no file: it was killed before it could write again"
+        if self.alive_at + ALIVE_S < at < math.inf:
+            return f"what a controller showed after {_iso(self.alive_at)}, if it still ran, is in no file"
+        return ""
+
+
+ALIVE_S = 3.0
+"""A controller that lives says so more often than that."""
 
 
 class Claim(NamedTuple):
@@ -80,6 +106,7 @@ class Gaps:
     """What was stored and is in no file, by its folder and the time until which it was."""
     expired_before: str = ""
     """The day before which files have been deleted because of their age; empty if none have."""
+    silences: list[Silence] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     """What others than segments say of these."""
 
@@ -97,7 +124,8 @@ class Gaps:
             and not removed.is_accepted
             and not any(map(removed.may_be_in, dated))
         ]
-        return [*(f"{path}: {self.damaged[path]}" for path in damaged), *gone]
+        unsaid = filter(None, (silence.sentence(until) for silence in self.silences if silence.until >= at))
+        return [*(f"{path}: {self.damaged[path]}" for path in damaged), *gone, *unsaid]
 
     def known_since(self, at: float, run_began_at: float, until: float = math.inf) -> list[str]:
         """What is missing between two Unix times and makes no report incomplete: what the directory's owner has
@@ -244,13 +272,13 @@ def waited_entries(
     stored: Mapping[str, Numbers],
     now: float,
 ) -> list[JournalEntry]:
-    """What the journal lacks about processes that were killed while batches waited for a segment: about those that left
-    files, and those that are to have left some, but are not `present`. `stored`: batches by router."""
+    """What the journal lacks about processes that were killed: about those that left files, and those that are to have
+    left some, but are not `present`. `stored`: batches by router."""
     told = {entry.detail["process"] for entry in entries if entry.kind == WAITED}
     found = [
-        JournalEntry(now, WAITED, None, _waited(process.name, process.lacks(stored), process.since, process.until))
+        JournalEntry(now, WAITED, None, _about(process, stored))
         for process in killed
-        if process.name not in told and not process.is_copy
+        if process.name not in told and (process.has_said or not process.is_copy)
     ]
     ended = {entry.writer for entry in entries if entry.kind == STOPPED}
     for entry in entries:
@@ -262,22 +290,35 @@ def waited_entries(
     return found
 
 
+def _about(process: Process, stored: Mapping[str, Numbers]) -> dict[str, Any]:
+    lost = 0 if process.is_copy else process.lacks(stored)
+    said = {"alive_at": process.until, "failing_since": process.failing_since} if process.has_said else {}
+    return {**_waited(process.name, lost, process.since, process.until), **said}
+
+
 def _waited(process: str, lost: int, since: float, until: float) -> dict[str, Any]:
     return {"process": process, "lost": lost, "since": since, "until": until}
 
 
 def find_lost(store: FileStore, entries: Iterable[JournalEntry], gaps: Gaps) -> None:
-    """Adds to `gaps` the batches that were lost before they were in a segment, by the journal. Raises StoreError."""
+    """Adds to `gaps` the batches that were lost before they were in a segment, and what else is not known of killed
+    processes, by the journal, or by entries that no process has written yet, at infinity. Raises StoreError."""
     add_lost(entries, gaps, _accepted(store, WRITE_AHEAD))
 
 
 def add_lost(entries: Iterable[JournalEntry], gaps: Gaps, accepted: Sequence[tuple[float, int]] = ()) -> None:
     """The same for entries that are new, which nobody has accepted."""
     for entry in entries:
+        if entry.kind == WAITED and "alive_at" in entry.detail:
+            gaps.silences.append(Silence(entry.detail["failing_since"], entry.detail["alive_at"], entry.at))
         if entry.kind == WAITED and (lost := entry.detail["lost"]):
             since, until = entry.detail["since"], entry.detail["until"]
             known = sum(parts for known_at, parts in accepted if since <= known_at <= until + 1)
             gaps.removed[WRITE_AHEAD, until] = Removed(lost, since, until, WRITE_AHEAD, known >= lost)
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _accepted(store: FileStore, folder: str) -> list[tuple[float, int]]:

@@ -1,12 +1,17 @@
 """Batches on disk before they are in a segment: so a controller that is killed has counted nothing that the next one
 does not count from the same moment on.
 
-    write-ahead/<writer>-<n>.batches      encoded batches, each after its length and checksum (big-endian, 4 bytes each)
-                                          and the time of its arrival (Unix seconds, 8 bytes), which the two cover, too
+    write-ahead/<writer>-<n>.batches      a `Head`, and encoded batches, each after its length and checksum (big-endian,
+                                          4 bytes each) and the time of its arrival (Unix seconds, 8 bytes), which the
+                                          two cover, too
 
 A file is there until all of its batches are stored in segments, a process's last one until it ends. So a process that
 is killed leaves at least one; the next process takes them over. A lock tells files of a living process from those. A
 thread of its own writes: others wait for it only `PATIENCE_S`, and go on without if the disk hangs.
+
+The head says how many batches follow, so that a file that was cut is not taken for one whose process was killed while
+it wrote. It is written in place, which works on a full disk, too: there the process says about once a second that it
+lives, and since when it cannot write what it shows.
 
 A lone router keeps no batches besides, and what its files lack is lost. A controller that routers send to has copies
 here, in files whose names begin with `copy-`: what these lack, its routers send again.
@@ -21,7 +26,7 @@ import struct
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,6 +53,10 @@ FLUSHED_S = 300.0
 LIMIT_BYTES = 256 * 1024 * 1024
 """The most that waits here for segments; what comes then is only in memory, as in the routers' buffers."""
 
+MAGIC = b"SYWA"
+_HEAD = struct.Struct(">4sIIIdd")
+_CHECKSUM = struct.Struct(">I")
+HEAD_SIZE = _HEAD.size + _CHECKSUM.size
 _FRAME = struct.Struct(">II")
 _ARRIVED = struct.Struct(">d")
 _log = logging.getLogger("switchyard")
@@ -61,6 +70,38 @@ class Left(NamedTuple):
     """Unix seconds; None if an earlier version wrote it."""
 
 
+class Head(NamedTuple):
+    """What a file says of itself and its process."""
+
+    batches: int = 0
+    """How many follow."""
+    missed: int = 0
+    """Batches that the process could not write, and that were in no segment yet."""
+    is_followed: bool = False
+    """Whether the process has begun another file since."""
+    alive_at: float = 0.0
+    """When the process last said that it lived, in Unix seconds."""
+    failing_since: float = 0.0
+    """Since when it could not write all that it showed, in Unix seconds; 0: it could."""
+
+    def encode(self) -> bytes:
+        """The start of a file."""
+        data = _HEAD.pack(MAGIC, self.batches, self.missed, self.is_followed, self.alive_at, self.failing_since)
+        return data + _CHECKSUM.pack(zlib.crc32(data))
+
+
+def head_of(data: bytes) -> Head | None:
+    """The head of a file with this content; None if it is damaged. Raises ValueError if an earlier version wrote the
+    file, which wrote no heads."""
+    if len(data) >= HEAD_SIZE and _CHECKSUM.unpack_from(data, _HEAD.size)[0] == zlib.crc32(data[: _HEAD.size]):
+        magic, batches, missed, is_followed, alive_at, failing_since = _HEAD.unpack_from(data)
+        if magic == MAGIC:
+            return Head(batches, missed, bool(is_followed), alive_at, failing_since)
+    if _end_of_frame(data, 0) is not None:
+        raise ValueError("a file of an earlier version")
+    return None
+
+
 @dataclass(slots=True)
 class Process:
     """What the files of a process hold that is killed, or may still run."""
@@ -68,9 +109,14 @@ class Process:
     name: str
     batches: list[Left] = field(default_factory=list)
     damaged: int = 0
-    """Batches that cannot be read."""
+    """Batches that cannot be read, or were never written."""
     until: float = 0.0
-    """When its last file was written, in Unix seconds."""
+    """When it last said that it lived, or took a batch, in Unix seconds; of an earlier version, when its last file was
+    written."""
+    failing_since: float = 0.0
+    """As in its last `Head`."""
+    has_said: bool = False
+    """Whether it has said that it lived: earlier versions do not."""
 
     @property
     def is_copy(self) -> bool:
@@ -97,7 +143,7 @@ class Process:
         return max(lacking, self.damaged)
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _BatchName(msgspec.Struct, frozen=True):
     """What tells a `Batch` from others."""
 
     router: str
@@ -110,14 +156,31 @@ class _LogFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
         self.batches: dict[str, Numbers] = {}
+        self.head = Head()
         self.size = 0
 
     def has(self, router: str, number: int) -> bool:
         return router in self.batches and number in self.batches[router]
 
-    def add(self, router: str, number: int, size: int) -> None:
+    def note(self, router: str, number: int) -> None:
         self.batches.setdefault(router, Numbers()).add(number)
-        self.size += size
+
+    def say(self, head: Head) -> None:
+        """Writes another head. Raises OSError."""
+        if os.pwrite(self.descriptor, head.encode(), 0) < HEAD_SIZE:
+            raise OSError("the disk is full")
+        self.head = head
+        self.size = max(self.size, HEAD_SIZE)
+
+    def append(self, batch: bytes) -> None:
+        """Writes a batch after its time durably. Raises OSError."""
+        data = _FRAME.pack(len(batch), zlib.crc32(batch)) + batch
+        end = max(self.size, HEAD_SIZE)
+        if os.pwrite(self.descriptor, data, end) < len(data):
+            raise OSError("the disk is full")
+        self.size = end + len(data)
+        self.say(self.head._replace(batches=self.head.batches + 1))
+        os.fdatasync(self.descriptor)
 
     def delete(self) -> bool:
         """Returns whether it is gone."""
@@ -146,6 +209,10 @@ class WriteAhead:
         self._pending: deque[bytes] = deque()
         self._lock = threading.Lock()
         """Of what is pending: it is added in one thread, and taken in another."""
+        self._missed: dict[str, Numbers] = {}
+        self._said = Head()
+        """What the head of the last file is to say, but for its own batches."""
+        self._saying: Future[bool] | None = None
         self.has_company = False
         """Whether `left` has seen files of another living process."""
         self._is_failing = False
@@ -165,6 +232,12 @@ class WriteAhead:
         done, _ = await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=patience_s)
         if not done:
             self._failed("the disk does not answer")
+
+    def say(self, now: float, failing_since: float | None) -> None:
+        """Says on disk that this process lives at a Unix time, and since when the directory fails. Never waits."""
+        self._said = Head(alive_at=now, failing_since=failing_since or 0.0)
+        if self._saying is None or self._saying.done():
+            self._saying = self.thread.submit(self._say)
 
     def release(self, stored: Mapping[str, Numbers]) -> None:
         """Deletes the files all of whose batches are stored, by router, some time soon. Never waits."""
@@ -193,45 +266,60 @@ class WriteAhead:
             return self._pending.popleft() if self._pending else None
 
     def _add(self, batch: bytes) -> None:
-        head = msgspec.msgpack.decode(memoryview(batch)[_ARRIVED.size :], type=_Head)
-        if not head.number or any(file.has(head.router, head.number) for file in self._files):
+        name = msgspec.msgpack.decode(memoryview(batch)[_ARRIVED.size :], type=_BatchName)
+        if not name.number or any(file.has(name.router, name.number) for file in self._files):
             return
-        if sum(file.size for file in self._files) + len(batch) > LIMIT_BYTES:
-            return self._failed("more waits for the ledger's directory than is kept here")
         try:
-            self._append(head, batch)
+            if sum(file.size for file in self._files) + len(batch) > LIMIT_BYTES:
+                raise OSError("more waits for the ledger's directory than is kept here")
+            file = self._open = self._open or self._new()
+            file.append(batch)
+            file.note(name.router, name.number)
         except OSError as error:
-            self._open = None  # what is after a torn batch would not be found
+            self._missed.setdefault(name.router, Numbers()).add(name.number)
+            if not self._say():
+                self._open = None  # an empty file tells of it, too
             self._failed(str(error))
         else:
             self._is_failing = False
-        return None
 
-    def _append(self, head: _Head, batch: bytes) -> None:
-        file = self._open = self._open or self._new()
-        data = _FRAME.pack(len(batch), zlib.crc32(batch)) + batch
-        if os.write(file.descriptor, data) < len(data):
-            raise OSError("the disk is full")
-        os.fdatasync(file.descriptor)
-        file.add(head.router, head.number, len(data))
+    def _say(self) -> bool:
+        """Writes what is to be said, and returns whether that was possible."""
+        if self._last is None:
+            return False
+        missed = sum(map(len, self._missed.values()))
+        try:
+            self._last.say(self._said._replace(batches=self._last.head.batches, missed=missed))
+        except OSError:
+            return False
+        return True
 
     def _new(self) -> _LogFile:
+        if self._last is not None and not self._last.size:
+            return self._last
         make_folder(self._folder)
         self._count += 1
         path = self._folder / f"{self.name}-{self._count:06d}.batches"
-        file = _LogFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, FILE_MODE))
+        file = _LogFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
         try:
             fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # a volume without locks: nobody could tell this process's files from a killed one's
             file.delete()
             raise
+        last, self._last = self._last, file
         self._files.append(file)
-        self._last = file
+        if last is not None:
+            with suppress(OSError):
+                last.say(last.head._replace(is_followed=True))
+        file.say(self._said)
         synchronise(self._folder)
         return file
 
     def _release(self, stored: Mapping[str, Numbers]) -> None:
         nothing = Numbers()
+        for router, numbers in list(self._missed.items()):
+            if numbers.is_within(stored.get(router, nothing)):
+                del self._missed[router]
         if self._open is not None and self._open.batches:
             self._open = None  # the next batch begins a file: otherwise one would never be free of batches
         kept: list[_LogFile] = []
@@ -244,8 +332,7 @@ class WriteAhead:
     def _left(self) -> list[Process]:
         processes: dict[str, Process] = {}
         own = {file.path for file in self._files}
-        paths = sorted(self._folder.glob(_FILES))
-        for path in paths:
+        for path in sorted(self._folder.glob(_FILES)):
             if path in own:
                 continue
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -262,8 +349,8 @@ class WriteAhead:
                 continue
             file = _LogFile(path, descriptor)
             self._files.append(file)
-            for left in _add_batches(processes, path, is_last=_is_last(path, paths)):
-                file.add(left.batch.router, left.batch.number, 0)
+            for left in _add_batches(processes, path):
+                file.note(left.batch.router, left.batch.number)
             file.size = os.fstat(descriptor).st_size
         try:
             self._open = self._open or self._new()
@@ -291,10 +378,9 @@ class WriteAhead:
 def waiting(directory: Path) -> list[Process]:
     """What waits in a ledger's directory, for a living process or the next one. Raises OSError."""
     processes: dict[str, Process] = {}
-    paths = sorted((directory / FOLDER).glob(_FILES))
-    for path in paths:
+    for path in sorted((directory / FOLDER).glob(_FILES)):
         with suppress(FileNotFoundError):  # all of it has been stored
-            _add_batches(processes, path, is_last=_is_last(path, paths))
+            _add_batches(processes, path)
     return list(processes.values())
 
 
@@ -305,26 +391,38 @@ def _process_of(path: Path) -> str:
     return path.name.rpartition("-")[0]
 
 
-def _is_last(path: Path, paths: Iterable[Path]) -> bool:
-    """Whether none of the paths is a later file of the same process."""
-    return not any(other > path and _process_of(other) == _process_of(path) for other in paths)
+def _is_last(path: Path) -> bool:
+    """Whether there is no later file of the same process."""
+    return not any(other > path for other in path.parent.glob(f"{_process_of(path)}-{_FILES}"))
 
 
-def _add_batches(processes: dict[str, Process], path: Path, *, is_last: bool) -> list[Left]:
+def _add_batches(processes: dict[str, Process], path: Path) -> list[Left]:
     """Reads a file of one of the processes, by name. Returns what has been added. Raises OSError."""
     data, name = path.read_bytes(), _process_of(path)
     process = processes.setdefault(name, Process(name))
-    began = len(process.batches)
-    process.until = max(process.until, path.stat().st_mtime)
-    for frame in frames(data, is_last=is_last):
-        left = decoded(frame) if frame is not None else None
-        if left is not None:
-            process.batches.append(left)
-            continue
-        process.damaged += 1
-        unreadable = event("write_ahead_unreadable", file=path.name)
-        _log.warning("A batch of exposures is damaged, or of another version: it is lost", extra=unreadable)
-    return process.batches[began:]
+    try:
+        head = head_of(data)
+    except ValueError:
+        batches, expected = [*frames(data)], 0
+        process.until = max(process.until, path.stat().st_mtime)
+    else:
+        batches = [*frames(data[HEAD_SIZE:])]
+        expected = len(batches) + 1  # without its head nobody knows whether it has been cut
+        if head is not None:
+            expected = head.batches
+            process.until, process.has_said = max(process.until, head.alive_at), True
+            if _is_last(path):  # now: one that lives may just have begun another file
+                process.failing_since = head.failing_since
+                process.damaged += head.missed + head.is_followed
+                process.until += FLUSHED_S if head.is_followed else 0.0
+    added = [left for frame in batches if frame is not None and (left := decoded(frame)) is not None]
+    process.batches += added
+    process.until = max([process.until, *(left.arrived for left in added if left.arrived is not None)])
+    if damaged := max(expected, len(batches)) - len(added):
+        process.damaged += damaged
+        unreadable = event("write_ahead_unreadable", file=path.name, batches=damaged)
+        _log.warning("Batches of exposures are damaged, or of another version: they are lost", extra=unreadable)
+    return added
 
 
 def decoded(data: bytes) -> Left | None:
@@ -339,14 +437,11 @@ def decoded(data: bytes) -> Left | None:
     return None
 
 
-def frames(data: bytes, *, is_last: bool = True) -> Iterator[bytes | None]:
-    """The batches in a file's content, each after its time, and None for what is damaged between two of them, or at the
-    end. In a process's last file, a batch that is cut off is neither: the process was killed while it wrote it. An
-    earlier one ends so, or is empty, if the disk failed, or if somebody has cut it.
+def frames(data: bytes) -> Iterator[bytes | None]:
+    """The batches in a file's content after its head, each after its time, and None for what is damaged between two of
+    them. A batch that is cut off at the end is neither: the process was killed while it wrote it, or the disk was full.
     """
     at = 0
-    if not data and not is_last:
-        yield None
     while at + _FRAME.size <= len(data):
         end = _end_of_frame(data, at)
         if end is None and (rest := data[at + _FRAME.size :]) and zlib.crc32(rest) == _FRAME.unpack_from(data, at)[1]:
@@ -355,10 +450,8 @@ def frames(data: bytes, *, is_last: bool = True) -> Iterator[bytes | None]:
             yield data[at + _FRAME.size : end]
             at = end
             continue
-        size, _ = _FRAME.unpack_from(data, at)
-        is_cut_off = at + _FRAME.size + size > len(data)
         at = next((later for later in range(at + 1, len(data)) if _end_of_frame(data, later) is not None), len(data))
-        if at < len(data) or not is_cut_off or not is_last:
+        if at < len(data):
             yield None
 
 

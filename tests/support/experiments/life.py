@@ -142,8 +142,7 @@ class Life:
 
     def restart(self) -> None:
         self.controller.close()
-        self.controller = self._started()
-        self.controller.tick()
+        self.begin_again()
 
     def kill(self) -> None:
         """The next controller finds what is on disk; routers send again what may be lost. The last thing that the
@@ -152,12 +151,20 @@ class Life:
         self.shown.append((self.clock.now, said(ControllerApi(self.controller))))
         self.controller.flush()
         self.clock.now += 0.5
-        assert self.controller.write_ahead is not None
-        self.controller.write_ahead.close()  # its locks end with it
-        self.controller = self._started()
-        self.controller.tick()
+        self.die()
+        self.begin_again()
         for batch in self._sent:
             self.controller.ingest(encode(replace(batch, sent_at=self.clock.now)))
+
+    def die(self) -> None:
+        """The controller does nothing more; its locks end with it."""
+        assert self.controller.write_ahead is not None
+        self.controller.write_ahead.close()
+
+    def begin_again(self) -> None:
+        """The next controller begins."""
+        self.controller = self._started()
+        self.controller.tick()
 
     def decide(self, action: Any) -> None:
         evidence = self.controller.analysis(NAME)
@@ -256,6 +263,6 @@ def scores_of(rows: Sequence[Row]) -> list[FeedbackItem]:
     ]
 
 
-def audited(directory: Path, at: float, clock: Clock) -> Said:
+def audited(directory: Path, at: float | None, clock: Clock) -> Said:
     """What the report of the past says, from ledger and journal alone."""
     return said(ControllerApi(RecordedLedger("ledger", directory, unpaced, at=at, clock=clock)))

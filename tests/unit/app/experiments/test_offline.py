@@ -234,3 +234,57 @@ def test_a_report_of_a_time_at_which_the_directory_failed_says_so(tmp_path: Path
     assert [shown.text.count("directory has failed for") for _, shown in life.shown] == [0, 1, 0]
     for at, shown in life.shown:
         assert audited(tmp_path, at, life.clock).text == shown.text
+
+
+def test_what_a_killed_controller_could_not_write_is_said_to_be_unknown(tmp_path: Path) -> None:
+    """Of the time before its directory failed, and since the next one began, nothing is missing."""
+    life = Life(tmp_path, World(slower=1.1), 2000)
+    life.traffic(5, 0)
+    life.wait(61.0)
+    life.look()
+    aside, ledger = tmp_path / "aside", tmp_path / "ledger"
+    ledger.rename(aside)
+    ledger.write_text("in the way")
+    life.traffic(2, 0)
+    life.wait(61.0)
+    life.look()
+    life.die()
+    ledger.unlink()
+    aside.rename(ledger)
+
+    def unknown(at: float | None) -> int:
+        reasons = audited(tmp_path, at, life.clock).data["incomplete"]
+        return sum("what a controller showed from" in reason for reason in reasons)
+
+    assert [unknown(at) for at, _ in life.shown] == [0, 1]
+    assert unknown(None) == 1, "decisions may be missing"
+    life.clock.now += 100.0
+    between = life.clock.now - 50.0
+    life.begin_again()
+    life.look()
+    life.controller.close()
+    assert [unknown(at) for at, _ in life.shown] == [0, 1, 0]
+    assert (unknown(between), unknown(None)) == (1, 0)
+    for at, shown in (life.shown[0], life.shown[2]):
+        assert audited(tmp_path, at, life.clock) == shown
+
+
+def test_what_a_killed_controller_may_have_shown_after_its_last_sign_of_life_is_unknown(tmp_path: Path) -> None:
+    """A disk that hangs takes neither that it lives nor that its directory fails."""
+    life = Life(tmp_path, World(slower=1.1), 2000)
+    life.traffic(5, 0)
+    life.wait(61.0)
+    life.look()
+    life.die()
+    killed_at = life.clock.now
+    life.clock.now += 100.0
+    life.begin_again()
+    life.wait(1.0)
+    life.look()
+    life.controller.close()
+    ends = [0.0, 1.0, 10.0, 99.0, 101.0]
+    told = [audited(tmp_path, killed_at + after, life.clock).data["incomplete"] for after in ends]
+    assert [sum("if it still ran" in reason for reason in reasons) for reasons in told] == [0, 0, 1, 1, 0]
+    assert audited(tmp_path, None, life.clock).data["incomplete"] == []
+    for at, shown in life.shown:
+        assert audited(tmp_path, at, life.clock) == shown

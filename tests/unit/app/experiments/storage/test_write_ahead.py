@@ -26,7 +26,7 @@ from app.experiments.storage.columns import Tables
 from app.experiments.storage.gaps import ACCEPTED
 from app.experiments.storage.segments import Numbers
 from app.experiments.storage.store import LocalStore
-from app.experiments.storage.write_ahead import FOLDER, Left, Process, WriteAhead, frames, waiting
+from app.experiments.storage.write_ahead import FOLDER, HEAD_SIZE, Left, Process, WriteAhead, frames, waiting
 from app.exposures.wire import Batch, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
@@ -124,7 +124,7 @@ def test_a_file_goes_once_all_of_its_batches_are_stored(tmp_path: Path) -> None:
 def test_a_repeated_batch_and_one_that_records_nothing_are_not_written(tmp_path: Path, ahead: WriteAhead) -> None:
     write(ahead, numbered(1), numbered(1), numbered(0), numbered(1))
     (file,) = files(tmp_path)
-    assert len(list(frames(file.read_bytes()))) == 1
+    assert len(list(frames(file.read_bytes()[HEAD_SIZE:]))) == 1
 
 
 def test_batches_may_come_while_others_are_written(tmp_path: Path) -> None:
@@ -135,33 +135,48 @@ def test_batches_may_come_while_others_are_written(tmp_path: Path) -> None:
     assert [left.batch.number for left in batches_in(waiting(tmp_path))] == numbers
 
 
-def test_whatever_was_cut_off_the_batches_before_it_are_found(tmp_path: Path) -> None:
-    killed(tmp_path, numbered(1), numbered(2), numbered(3))
+def test_whatever_was_cut_off_the_batches_before_it_are_found_and_the_others_are_counted(tmp_path: Path) -> None:
+    killed(tmp_path, numbered(1, rows=0), numbered(2, rows=0), numbered(3, rows=0))
     (file,) = files(tmp_path)
     whole = file.read_bytes()
-    ends, at = [0], 0
-    for data in frames(whole):
+    ends = [HEAD_SIZE]
+    for data in frames(whole[HEAD_SIZE:]):
         assert data is not None
-        at += 8 + len(data)
-        ends.append(at)
+        ends.append(ends[-1] + 8 + len(data))
     assert ends[-1] == len(whole)
     for size in range(len(whole) + 1):
-        assert len(list(frames(whole[:size]))) == sum(end <= size for end in ends[1:])
+        file.write_bytes(whole[:size])
+        [process] = waiting(tmp_path)
+        found = sum(end <= size for end in ends[1:])
+        assert len(process.batches) == found
+        assert process.damaged == (3 - found if size >= HEAD_SIZE else 1), size
+
+
+def test_a_batch_that_the_process_did_not_finish_is_not_missed(tmp_path: Path) -> None:
+    """It was killed while it wrote, or the disk was full. What it writes next takes the place."""
+    killed(tmp_path, numbered(1), numbered(2))
+    (file,) = files(tmp_path)
+    whole = file.read_bytes()
+    for torn in (b"\0", whole[HEAD_SIZE:][:60], os.urandom(50)):
+        file.write_bytes(whole + torn)
+        [process] = waiting(tmp_path)
+        assert [left.batch.number for left in process.batches] == [1, 2], torn
+        assert process.damaged == 0
 
 
 def test_whichever_bit_is_flipped_the_other_batches_are_found_and_the_damage_is_said(tmp_path: Path) -> None:
     killed(tmp_path, numbered(1, rows=0), numbered(2, rows=0), numbered(3, rows=0))
     (file,) = files(tmp_path)
     whole = file.read_bytes()
-    undamaged = list(frames(whole))
-    assert None not in undamaged
     for place in range(8 * len(whole)):
         flipped = bytearray(whole)
         flipped[place // 8] ^= 1 << place % 8
-        batches = list(frames(bytes(flipped)))
-        others = [frame for frame in batches if frame is not None]
-        assert [frame for frame in undamaged if frame in others] == others, place
-        assert batches == undamaged or (len(others), batches.count(None)) == (2, 1), place
+        file.write_bytes(flipped)
+        [process] = waiting(tmp_path)
+        numbers = [left.batch.number for left in process.batches]
+        assert numbers == sorted({1, 2, 3} & set(numbers))
+        is_of_head, is_unharmed = place < 8 * HEAD_SIZE, (len(numbers), process.damaged) == (3, 0)
+        assert (len(numbers), process.damaged) == (3 if is_of_head else 2, 1) or (is_unharmed and not is_of_head), place
 
 
 def test_a_batch_of_another_version_is_reported_and_its_file_goes(
@@ -244,14 +259,13 @@ class World:
             starts, rows = [start(seq, at=self.now) for seq in seqs], [row(seq, at=self.now) for seq in seqs]
             made = encode(replace(batch(number, "one", starts=starts, rows=rows), oldest=self._oldest))
             self._oldest = decode_acknowledgement(to.ingest(made)).durable + 1
+            to.write_ahead.say(self.now, to.health().failing_since)
         asyncio.run(to.write_ahead.written())
 
     def killed(self, controller: Controller) -> None:
-        """Ends it; its last files, as old as what is in them."""
+        """Ends it without anything else."""
         assert controller.write_ahead is not None
         controller.write_ahead.close()
-        for file in files(self.ledger):
-            os.utime(file, (self.now, self.now))
 
     def recorded(self) -> Sequence[str]:
         """What a reader of the directory says that it lacks."""
@@ -353,9 +367,20 @@ def cut_oldest(kept: Sequence[Path]) -> None:
     os.truncate(kept[0], kept[0].stat().st_size - 10)
 
 
+def cut_newest(kept: Sequence[Path]) -> None:
+    """To its first batch, as if the process had been killed while it wrote the second one."""
+    whole = kept[-1].read_bytes()
+    first = next(frame for frame in frames(whole[HEAD_SIZE:]) if frame is not None)
+    os.truncate(kept[-1], HEAD_SIZE + 8 + len(first))
+
+
+def remove_last(kept: Sequence[Path]) -> None:
+    kept[-1].unlink()
+
+
 def flip(kept: Sequence[Path]) -> None:
     whole = kept[-1].read_bytes()
-    kept[-1].write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    kept[-1].write_bytes(whole[:80] + bytes([whole[80] ^ 1]) + whole[81:])
 
 
 @pytest.mark.parametrize(
@@ -368,6 +393,9 @@ def flip(kept: Sequence[Path]) -> None:
         (remove_oldest, False),
         (empty_oldest, False),
         (cut_oldest, False),
+        (cut_newest, False),
+        (cut_newest, True),
+        (remove_last, False),
         (flip, False),
         (flip, True),
     ],
