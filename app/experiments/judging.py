@@ -207,7 +207,7 @@ class RunAnalysis:
         run, began = self.run, self.run.started_at
         until = until if run.stopped_at is None else min(until, run.stopped_at + _LATE_S)
         known = gaps.known_since(self.evidence_since, began, until)
-        self.analysis.set_gaps(gaps.since(began, until), gaps.lacking_since(began), known)
+        self.analysis.set_gaps(gaps.since(began, until, run.name), gaps.lacking_since(began), known)
 
 
 _LATE_S = 86400.0

@@ -17,7 +17,7 @@ import msgspec
 
 from app.experiments.contract.journal import READ, STARTED, STOPPED, WAITED, JournalEntry
 from app.experiments.storage import segments
-from app.experiments.storage.journal import JOURNAL, AnalysisSnapshot, append_entries, entry_of, file_name
+from app.experiments.storage.journal import JOURNAL, SNAPSHOTS, AnalysisSnapshot, append_entries, entry_of, file_name
 from app.experiments.storage.segments import EXPOSURES, Footer, Numbers, RouterRecord, Segment, date_of
 from app.experiments.storage.store import Damaged, FileStore, Missing, StoreError
 from app.experiments.storage.write_ahead import FLUSHED_S, Process
@@ -110,11 +110,17 @@ class Gaps:
     claims: list[Claim] = field(default_factory=list)
     """What others than segments say of these."""
 
-    def since(self, at: float, until: float = math.inf) -> list[str]:
+    def since(self, at: float, until: float = math.inf, experiment: str | None = None) -> list[str]:
         """The parts that may hold something recorded between two Unix times and are missing, each with the reason. What
-        the journal lacks from before may count, too: it has what was in force then.
+        the journal lacks from before may count, too: it has what was in force then. `experiment`: other experiments'
+        states do not count.
         """
-        dated = {path: segments.segment_at(path) for path in sorted(self.damaged)}
+        of_others = f"{SNAPSHOTS}/" if experiment is not None else None
+        dated = {
+            path: segments.segment_at(path)
+            for path in sorted(self.damaged)
+            if of_others is None or not path.startswith(of_others) or path.startswith(f"{of_others}{experiment}/")
+        }
         last = date_of(until + FLUSHED_S) if math.isfinite(until) else "9"
         damaged = [path for path, segment in dated.items() if segment is None or date_of(at) <= segment.date <= last]
         gone = [

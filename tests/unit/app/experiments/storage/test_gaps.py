@@ -273,3 +273,9 @@ def test_an_owner_may_accept_what_the_journal_lacks(tmp_path: Path) -> None:
     (tmp_path / ACCEPTED_FILE).write_text(f"{told}\n")
     assert gaps_of(tmp_path) == []
     assert contents(LocalStore(tmp_path / "ledger")).gaps.known_since(BEGAN, BEGAN) == [told]
+
+
+def test_a_damaged_state_of_another_experiment_makes_nothing_incomplete() -> None:
+    gaps = Gaps(damaged={f"{SNAPSHOTS}/trial/writer.json": "it is not what was written"})
+    assert gaps.since(0.0, experiment="other") == []
+    assert len(gaps.since(0.0, experiment="trial")) == len(gaps.since(0.0)) == 1
