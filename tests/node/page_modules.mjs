@@ -20,7 +20,7 @@ const { between, minute, moment, signed, signedPercent, unbroken } = await load(
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords, replicaWords } = await load("pages/traffic.js");
-const { decisionWords, planWords } = await load("experiments/words.js");
+const { asTheyCame, decisionWords, planWords } = await load("experiments/words.js");
 const { attemptWords, besides, phases, resultWords, slowness, tokens } = await load("requests/timeline.js");
 const { remarks } = await load("requests/recorded.js");
 const { planChanges } = await load("traffic/moves.js");
@@ -45,6 +45,7 @@ const ANSWER = [
 /** @type {Record<string, (...args: any[]) => unknown>} */
 const FUNCTIONS = {
   amount,
+  asTheyCame,
   astrayWords,
   attemptWords,
   besides,

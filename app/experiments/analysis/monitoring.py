@@ -204,11 +204,8 @@ class Monitoring:
                 rare.add(known, rows.unit, rows.at, placed.weights, placed.arm)
 
     def units_per_day(self, now: float) -> float | None:
-        """New units at the present rate: of the run's last quarter, but at most a day and at least ten minutes; None if
-        there were none.
-        """
-        window = min(_DAY_S, max(_SHORTEST_RATE_S, (now - self._arms.since) / 4))
-        since = max(self._arms.since, now - window)
+        """New units at the rate of the last `rate_window_s`; None if there were none."""
+        since = now - rate_window_s(now - self._arms.since)
         new = self.sample_ratio.new_since(since)
         return new * _DAY_S / (now - since) if new and now > since else None
 
@@ -347,6 +344,12 @@ class Monitoring:
             watch.alarmed_at = self.alarms.raised_at(f"guardrail {watch.key}")
         for (column, treatment), completeness in self.completeness.items():
             completeness.alarmed_at = self.alarms.raised_at(self._completeness_key(column, treatment))
+
+
+def rate_window_s(age_s: float) -> float:
+    """How far back the rate of new units is looked at: the last quarter of a run so old, but at most a day and at least
+    ten minutes."""
+    return min(age_s, _DAY_S, max(_SHORTEST_RATE_S, age_s / 4))
 
 
 def _standing(watch: GuardrailWatch, raised: float, since: float) -> str:

@@ -11,7 +11,7 @@ from app.experiments.analysis.arms import HORIZON_S, Arms
 from app.experiments.analysis.comparing import MetricComparison, decision_of
 from app.experiments.analysis.feedback import PendingFeedback
 from app.experiments.analysis.metrics import LENGTH
-from app.experiments.analysis.monitoring import Monitoring, changed
+from app.experiments.analysis.monitoring import Monitoring, changed, rate_window_s
 from app.experiments.automation.state import shares_of_arms
 from app.experiments.contract.report import Comparison, Decision, Effect, GuardrailStatus, Report, Subgroups, Verdict
 from app.experiments.rendering import words
@@ -322,8 +322,9 @@ def _more_units(report: Report) -> str:
     if not most.units_needed:
         return "keep going; a verdict is due."
     days = ", and no new ones have come of late"
-    if most.days_needed is not None:
-        days = f", {words.duration(most.days_needed * 86400)} at the present rate"
+    if most.days_needed is not None and report.started_at is not None:
+        of_late = words.duration(rate_window_s(report.at - report.started_at))
+        days = f", {words.duration(most.days_needed * 86400)} at the rate of the last {of_late}"
     size = words.effect_value(most, most.minimal_effect).lstrip("+")
     units = words.count(words.rounded(most.units_needed))
     return f"about {units} more units{days}, to find a difference of {size}."

@@ -90,6 +90,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """While undecided: units still needed for 80 % power at the minimal effect; None if requests without an end or a
     value could explain as much."""
     days_needed: float | None = None
+    """How long these take at the rate of the run's last quarter, but at most a day and at least ten minutes."""
     design_effect: float | None = None
     """Clustered by unclustered variance; above 2, units and not requests carry the information."""
     variance_ratio: float | None = None
@@ -386,7 +387,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """Those in strata that both arms have."""
     units_per_day: float | None = None
     days: float | None = None
-    """The time from now, at the present rate of new units; 0 if there are enough."""
+    """The time from now, at the rate of new units of late, as `days_needed`; 0 if there are enough."""
     design_effect: float | None = None
 
 

@@ -172,6 +172,30 @@ def test_only_a_run_that_has_not_ended_has_a_decision(decision: str | None) -> N
         for summary in ({"state": state}, {"state": "running", "acting": {"state": state}}):
             words = call("decisionWords", {"decision": decision, **summary})
             assert (words is None) == (state in ("stopped", "draft"))
+            assert state != "paused" or words[1] != "Keep going"
+
+
+@pytest.mark.parametrize(
+    ("values", "upper", "said"),
+    [
+        ((100.0, 90.0), -0.05, ""),
+        ((78.0, 69.0), -0.01, ""),
+        ((78.0, 69.0), 0.02, ""),
+        ((78.0, 90.0), 0.02, "+15.4 % over all requests as they came"),
+        ((0.0, 90.0), 0.02, ""),
+        ((78.0, None), 0.02, ""),
+        ((78.0, 69.0), None, ""),
+    ],
+)
+def test_what_the_arms_columns_say_is_explained_where_the_effect_denies_it(
+    values: tuple[float, float | None], upper: float | None, said: str
+) -> None:
+    arms = [{"arm": arm, "value": value} for arm, value in zip(("blue", "green"), values, strict=True)]
+    effect = {"estimate": -0.1, "lower": -0.2, "upper": upper}
+    comparison = {"scale": "relative", "treatment": "green", "effect": effect, "values": arms}
+    words = call("asTheyCame", comparison, "blue")
+    assert words.replace("\N{NO-BREAK SPACE}", " ").startswith(said)
+    assert bool(words) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import { h, svg } from "../dom.js";
 import { count, duration, list, moment, number, or, percent, seconds, time, whole } from "../format.js";
 import { cell, mark, swatch, table, term } from "../parts.js";
 import { axis, interval, reach } from "./interval.js";
-import { amount, effectInWords, METRICS, metricName, verdict } from "./words.js";
+import { amount, asTheyCame, effectInWords, METRICS, metricName, verdict } from "./words.js";
 
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
 const OF_STREAMS = new Set(["ttft", "itl", "itl_max", "tokens_per_second"]); // what an unstreamed answer has not
@@ -60,7 +60,7 @@ export function metrics(report, arms, colourOf) {
         cell("Verdict", [
           verdict(comparison.verdict),
           comparison.since && !comparison.doubt && SAYS.has(comparison.verdict)
-            ? h("div", { class: "hint small" }, "since ", time(comparison.since))
+            ? h("div", { class: "hint small" }, "at every look since ", time(comparison.since))
             : null,
           comparison.no_longer ? h("div", { class: "hint small" }, `no longer ${comparison.no_longer}`) : null,
           comparison.doubt ? h("div", { class: "hint small" }, comparison.doubt) : null,
@@ -79,8 +79,7 @@ export function metrics(report, arms, colourOf) {
             ? interval(comparison, span, false)
             : or(null),
         ),
-        cell(
-          "In words",
+        cell("In words", [
           h(
             "span",
             { class: "small" },
@@ -88,7 +87,8 @@ export function metrics(report, arms, colourOf) {
               ? comparison.reason
               : `${comparison.doubt ? `of ${comparison.measured_on}: ` : ""}${effectInWords(comparison)}`,
           ),
-        ),
+          h("div", { class: "hint small" }, asTheyCame(comparison, report.control) || null),
+        ]),
         arms.map((arm) =>
           cell(arm, or(inUnit(comparison, comparison.values.find((value) => value.arm === arm)?.value)), {
             number: true,

@@ -60,7 +60,9 @@ export function sentence(text, names) {
  * @returns {[Mark, string] | null}
  */
 export function decisionWords({ decision, state, acting }) {
-  if (!["running", "paused"].includes(acting?.state ?? state)) return null;
+  const now = acting?.state ?? state;
+  if (!["running", "paused"].includes(now)) return null;
+  if (now === "paused" && decision === "keep_going") return ["wait", "No decision yet"];
   return DECISIONS[decision ?? ""] ?? ["wait", "No evidence yet"];
 }
 
@@ -125,6 +127,21 @@ export function effectInWords({ effect, scale, minimal_effect: minimal, better }
   const what = better === "neither" ? "" : `; ${better} is better`;
   const most = scale === "relative" ? signedPercent(minimal).slice(1) : minimal;
   return `${amount(effect.estimate, scale)}${between}${what}; ±${most} or less does not matter`;
+}
+
+/**
+ * What the arms' own values say where the effect's interval denies it; empty where the two agree.
+ *
+ * @param {Comparison} comparison
+ * @param {string} control
+ */
+export function asTheyCame({ scale, effect, values, treatment }, control) {
+  const of = (/** @type {string} */ name) => values.find(({ arm }) => arm === name)?.value ?? null;
+  const [before, after] = [of(control), of(treatment)];
+  if (scale !== "relative" || effect.lower === null || effect.upper === null || !before || after === null) return "";
+  const plain = after / before - 1;
+  if (plain >= effect.lower && plain <= effect.upper) return "";
+  return `${amount(plain, scale)} over all requests as they came: the arms' differ by kind or time, too`;
 }
 
 const NEAR_S = 15 * 60;

@@ -167,7 +167,7 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
         ({"decision": "invalid"}, "Next: find what differs by arm (see the alarms), then start a new run."),
         (
             {"primary": [compared(verdict="undecided", units_needed=3214, days_needed=2.1)]},
-            "Next: about 3,200 more units, 2.1 days at the present rate, to find a difference of 5.0 %.",
+            "Next: about 3,200 more units, 2.1 days at the rate of the last 6.6 h, to find a difference of 5.0 %.",
         ),
         ({"primary": [compared(verdict="undecided", units_needed=0)]}, "Next: keep going; a verdict is due."),
         (
