@@ -29,12 +29,27 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width">
 <meta http-equiv="refresh" content="2">
 <title>Switchyard is starting</title>
-<style>:root { color-scheme: light dark; font: 1rem system-ui; } body { max-width: 40rem; margin: 3rem auto; }</style>
+<style>
+:root { color-scheme: light dark; font: 14px/1.45 system-ui, sans-serif; }
+body { margin: 0; color: light-dark(#1a1f27, #e8ebf0); background: light-dark(#fff, #14171c); }
+header { display: flex; gap: 7px; padding: 10px 18px; font-weight: 650; }
+header { border-bottom: 1px solid light-dark(#d9dde3, #323944); }
+main { max-width: 40rem; padding: 10px 18px; }
+h1 { font-size: 1.5rem; margin: 10px 0; }
+</style>
+<header>
+<svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true"><rect width="20" height="20" rx="4" fill="#1f5fbf"/>
+<path d="M3 10h5c3 0 3-5 6-5h3M8 10c3 0 3 5 6 5h3" fill="none" stroke="#fff" stroke-width="2"/></svg>
+Switchyard
+</header>
+<main>
 <h1>Switchyard is starting or stopping</h1>
 <p>No router takes requests at the moment. This page tries again by itself.</p>
+</main>
 </html>
 """
-"""For people who open the console or the API's reference."""
+"""For people who open the console or the API's reference. HAProxy has it between single quotes, in a format: so it has
+none of these, and no percent sign."""
 
 PAGES = r"^GET:/(?:ui|docs)/?$"
 

@@ -30,6 +30,12 @@ def plan_of(name: str, endpoint: Endpoint, stops: Mapping[str, str] = NO_STOPS) 
     return Plan(name, f"{generation}-{digest_of(content)}", effective(endpoint.traffic, stops))
 
 
+def generation_of(id: str) -> int:
+    """The generation in a plan's id; 0 if it has none."""
+    generation = id.partition("-")[0]
+    return int(generation) if generation.isdecimal() else 0
+
+
 def content_of(endpoint: Endpoint) -> dict[str, Any]:
     """A plan's content without its generation, as plain data."""
     plan = endpoint.plan.model_dump(mode="json", include={"overrides", "expires"}, exclude_defaults=True)

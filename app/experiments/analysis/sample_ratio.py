@@ -40,6 +40,7 @@ from app.experiments.statistics.events import (
 )
 from app.experiments.statistics.look import Estimate, Moments, look_of_requests
 from app.experiments.storage.columns import F64, I32, U16, OverdueColumns, RowColumns, StartColumns, Tables
+from app.exposures.plans import generation_of
 from app.exposures.wire import Flag, LateKind
 
 _HOUR_S = 3600.0
@@ -197,6 +198,7 @@ class SampleRatioWatch:
         """Its state for reports."""
         names = self._arms.names
         plans = [(self._tables.plans[plan], counts) for plan, counts in enumerate(self._counts.tolist()) if any(counts)]
+        plans.sort(key=lambda counted: (generation_of(counted[0].id), counted[0].id))  # not as this process met them
         return SampleRatio(
             log_e_value=self._evidence,
             alarm=self.alarmed_at is not None,

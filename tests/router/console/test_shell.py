@@ -311,6 +311,9 @@ async def test_a_phones_header_has_two_rows_and_the_whole_role(
     ends = "(it) => [it, it.parentElement].map((one) => one.getBoundingClientRect().right)"
     own, outer = await role.evaluate(ends)
     assert own <= outer <= width
+    links = page.get_by_role("navigation").get_by_role("link")
+    heights = await links.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().height)")
+    assert min(heights) >= 40, "a finger meets it"
 
 
 async def test_all_pages_of_a_manager_are_one_row_on_a_phone(open_page: OpenPage, rig: Rig) -> None:

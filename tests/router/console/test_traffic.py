@@ -752,6 +752,7 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     ]
     await page.get_by_label("Charts of the last").select_option("6 hours")
     await expect(chat).to_contain_text("First token p95, green")
+    await expect(chat.locator(".lead, .findings").filter(has_text="green ran")).to_have_count(0)  # that is over
     await expect(chat.get_by_role("slider", name=re.compile("Requests per second since .*, at most "))).to_be_visible()
     await expect(chat.get_by_role("figure")).to_have_count(6)
     await expect(chat.locator(".shaded")).to_have_text(

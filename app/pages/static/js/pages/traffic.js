@@ -370,9 +370,10 @@ function standing({ cause, state }) {
 }
 
 const TOLD = 1; // outages of a deployment that the headline tells one by one
+const FRESH_S = 3600; // older ones are told below the charts
 
 /**
- * The outages that have ended in the charts' time.
+ * The outages that have ended in the charts' time, and of late.
  *
  * @param {RequestHistory | null} history
  * @param {Endpoint} endpoint
@@ -380,7 +381,8 @@ const TOLD = 1; // outages of a deployment that the headline tells one by one
  */
 function pastOutages(history, endpoint) {
   return lacksOf(history, endpoint).flatMap(({ deployment, outages }) => {
-    const past = outages.filter(({ to }) => to !== null);
+    const since = (history?.until ?? 0) - FRESH_S;
+    const past = outages.filter(({ to }) => to !== null && to > since);
     if (!past.length) return [];
     const words = outageWords({ deployment, outages: past }, 0, TOLD);
     return { severity: "warn", text: `${words[0].toUpperCase()}${words.slice(1)}.` };

@@ -47,6 +47,18 @@ def test_plans_add_up_each_with_its_own_weights(returning: bool) -> None:
     assert not watched.is_new_alarm()
 
 
+def test_plans_are_listed_in_their_order_and_not_as_this_process_has_met_them() -> None:
+    recorder = Recorder()
+    ids = ["10-c", "2-b", "2-a", "0-d"]
+    arms = Arms("green-float32", config().experiments["green-float32"], recorder.tables, 0.0)
+    for id in ids:
+        recorder.tables.plan(Plan("chat", id, {"blue": 50, "green": 50}))
+    watched = SampleRatioWatch(arms, recorder.tables, returning=True)
+    for plan in range(len(ids)):
+        add(watched, range(10 * plan, 10 * plan + 5), plan, 0)
+    assert [plan.plan for plan in watched.status([]).plans] == ["0-d", "2-a", "2-b", "10-c"]
+
+
 def test_a_unit_that_comes_back_under_another_plan_is_not_a_new_coin() -> None:
     watched, _, _ = watch()
     add(watched, range(100), 1, 0, at=2000.0)
