@@ -260,7 +260,8 @@ class Board:
         and each series has one value for each. `until` is when the last point ends, the same for every range: that
         point may be shorter than the others, and its rates are those of its own time. `outages`: from when to when no
         replica ran (`to` null: none runs yet), also what of it is before the first point; `down_s`: how much of each
-        point. `no_router`: from when to when no router answered, so that nobody counted requests.
+        point. `no_router`: from when to when no router answered, so that nobody counted requests. `since`: the time
+        before which there was none yet; null if that is not known.
 
         `endpoints`: those that the reader may see, None for all.
         """
@@ -287,6 +288,7 @@ class Board:
             "at": times,
             "until": until,
             "no_router": ends(self.served.outages(first, until), until),
+            "since": self._since([times[index] for line in cells.values() for index, cell in enumerate(line) if cell]),
             "series": [
                 {
                     "endpoint": arm[0],
@@ -296,6 +298,11 @@ class Board:
                 for arm, line in sorted(cells.items())
             ],
         }
+
+    def _since(self, counted: Iterable[float]) -> float | None:
+        """When the first router began, as far as that is known: not after anything was counted."""
+        lives = [begin for begin, _ in self.served.spans[:1]]
+        return min([*lives, *counted]) if lives else None
 
     def _points(self, step: float, length: float, until: float) -> Iterator[tuple[float, dict[Arm, Cell]]]:
         """The counts before `until`, as coarse as points of `step` seconds allow. A point that ends later would have

@@ -430,6 +430,7 @@ interface RequestHistory {
   until: number;
   /** When no router answered; an older controller does not say. */
   no_router?: Outage[];
+  since?: number | null;
   series: RequestSeries[];
   grafana_url: string | null;
 }

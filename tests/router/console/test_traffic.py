@@ -339,6 +339,10 @@ async def test_charts_show_when_no_router_answered(managed: Managed, open_page: 
         await expect(endpoint.locator(".mark-warn").first).to_have_text(f"!No router answered {when}")
         rates = endpoint.get_by_role("slider", name="Requests per second since")
         await expect(rates.locator(".band")).to_have_count(1)
+        await rates.press("Home")
+        await expect(rates).to_have_attribute("aria-valuetext", re.compile("no value$"))  # before the first router
+        await rates.press("End")
+        await expect(rates).to_have_attribute("aria-valuetext", re.compile("0/s$"))
     assert await accessibility_problems(page) == []
 
 

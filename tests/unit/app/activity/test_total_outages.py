@@ -166,6 +166,7 @@ def test_a_first_start_is_no_outage_and_history_says_both_ends() -> None:
         document = board.history(name, at + 60, [])
         assert document["no_router"] == [{"from": at + 4, "to": at + 32}]
         assert document["series"] == []
+        assert document["since"] == at
     assert board.history("15m", at + 10, None)["no_router"] == []
 
 

@@ -84,6 +84,8 @@ export function overTime(history, endpoint) {
   const times = ticks([at[0], (at[0] + until) / 2, until]);
   /** @param {(series: RequestSeries) => readonly number[]} values */
   const total = (values) => at.map((_, index) => own.reduce((sum, series) => sum + values(series)[index], 0));
+  /** @param {readonly number[]} values */
+  const known = (values) => values.map((value, index) => (endOf(index) <= (history.since ?? 0) ? null : value));
   const rates = total((series) => series.requests_per_s);
   const failed = total((series) => series.errors);
   const refused = total((series) => series.refused);
@@ -156,10 +158,10 @@ export function overTime(history, endpoint) {
     { class: "over-time", key: "over-time", role: "group", "aria-label": `Charts of ${endpoint.endpoint}` },
     chart(
       "Requests per second",
-      line(rates, `Requests per second since ${since}, at most ${most(rates)}`, 1, shaded(lacks)),
+      line(known(rates), `Requests per second since ${since}, at most ${most(rates)}`, 1, shaded(lacks)),
       most(rates),
       inAll(rates),
-      points(rates, (rate) => `${number(rate)}/s`),
+      points(known(rates), (rate) => `${number(rate)}/s`),
     ),
     counted("Failed", "Failed requests", failed, sum(refused) ? `, and ${whole(sum(refused))} refused` : ""),
     sum(left) ? counted("Clients that left", "Requests that their clients left", left) : null,
@@ -167,10 +169,10 @@ export function overTime(history, endpoint) {
     sum(tokens) || endpoint.tasks.some((task) => GENERATING.has(task))
       ? chart(
           "Tokens per second",
-          line(tokens, `Tokens per second since ${since}, at most ${most(tokens)}`, 1, shaded(lacks)),
+          line(known(tokens), `Tokens per second since ${since}, at most ${most(tokens)}`, 1, shaded(lacks)),
           most(tokens),
           inAll(tokens),
-          points(tokens, (rate) => `${number(rate)} tokens/s`),
+          points(known(tokens), (rate) => `${number(rate)} tokens/s`),
         )
       : null,
     arms.map(({ deployment, colour }) => {
