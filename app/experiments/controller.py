@@ -213,7 +213,7 @@ class Controller:
         """Experiments that a bug keeps from being judged or acted on, each with what cannot be done, and the error."""
         self._unaudited: list[AuditRecord] = []
         """Changes that no call has made, which the audit log has not taken yet."""
-        process = {"write_ahead": write_ahead.name} if write_ahead is not None and not write_ahead.is_copy else {}
+        process = {"copies" if write_ahead.is_copy else "write_ahead": write_ahead.name} if write_ahead else {}
         self.storage.journal([JournalEntry(clock(), STARTED, None, process)])
 
     def configure(self, config: Config, *, rollout_complete: bool = True, transitions: int | None = None) -> None:
@@ -463,7 +463,7 @@ class Controller:
         for exposures in self.storage.step(now, self._snapshots):
             self._judges.count(exposures)
         if self.write_ahead is not None:
-            self.write_ahead.say(now, self.health().failing_since)
+            self.write_ahead.say(now, self.storage.unwritten_since, self.storage.durable)
         self._audit_changes()
         if news := self.storage.news():
             self._actions.learn(news, self._runs)

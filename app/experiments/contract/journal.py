@@ -37,8 +37,9 @@ and the last `error`."""
 WAITED = "write_ahead_read"
 """The kind of the entry that a controller writes about each process that was killed while batches of its waited for a
 segment: the `process`, how many batches are `lost`, and `since` and `until` when they were recorded (Unix seconds);
-`alive_at`, when it last said that it lived, and `failing_since`, since when the directory failed, 0 if it did not.
-STARTED names the process that it began, as `write_ahead`."""
+`alive_at`, when it last said that it lived, and `failing_since`, since when the directory failed, 0 if it did not;
+`entries`, how many of its last ones the journal lacks, and `entries_since`, after when. STARTED names the process that
+it began, as `write_ahead`, or as `copies` if routers keep the same batches."""
 
 READ = "journal_read"
 """The kind of the entry that a controller writes when it has read the journal: the number of the last entry of each

@@ -281,8 +281,10 @@ def waited_entries(
     """What the journal lacks about processes that were killed: about those that left files, and those that are to have
     left some, but are not `present`. `stored`: batches by router."""
     told = {entry.detail["process"] for entry in entries if entry.kind == WAITED}
+    writers = {process: entry.writer for entry in entries if (process := _process_of(entry)) is not None}
+    last_of = {entry.writer: entry for entry in sorted(entries, key=lambda entry: entry.number)}
     found = [
-        JournalEntry(now, WAITED, None, _about(process, stored))
+        JournalEntry(now, WAITED, None, _about(process, stored) | _lacks(process, writers, last_of))
         for process in killed
         if process.name not in told and (process.has_said or not process.is_copy)
     ]
@@ -296,10 +298,28 @@ def waited_entries(
     return found
 
 
+def _process_of(entry: JournalEntry) -> str | None:
+    """The process whose first entry it is."""
+    if entry.kind != STARTED:
+        return None
+    process: str | None = entry.detail.get("write_ahead", entry.detail.get("copies"))
+    return process
+
+
+def _lacks(process: Process, writers: Mapping[str, str], last_of: Mapping[str, JournalEntry]) -> dict[str, Any]:
+    """What the journal lacks of a process's entries, by the last one of each writer. A process that is not among the
+    `writers` has written to another journal, or all of that is gone."""
+    last = last_of.get(writers.get(process.name, ""))
+    missing = process.entries - (last.number if last is not None else 0)
+    if missing <= 0 or (last is None and writers):
+        return {}
+    return {"entries": missing, "entries_since": last.at if last is not None else 0.0}
+
+
 def _about(process: Process, stored: Mapping[str, Numbers]) -> dict[str, Any]:
     lost = 0 if process.is_copy else process.lacks(stored)
     said = {"alive_at": process.until, "failing_since": process.failing_since} if process.has_said else {}
-    return {**_waited(process.name, lost, process.since, process.until), **said}
+    return {**_waited(process.name, lost, process.since(lost), process.until), **said}
 
 
 def _waited(process: str, lost: int, since: float, until: float) -> dict[str, Any]:
@@ -317,6 +337,9 @@ def add_lost(entries: Iterable[JournalEntry], gaps: Gaps, accepted: Sequence[tup
     for entry in entries:
         if entry.kind == WAITED and "alive_at" in entry.detail:
             gaps.silences.append(Silence(entry.detail["failing_since"], entry.detail["alive_at"], entry.at))
+        if entry.kind == WAITED and (missing := entry.detail.get("entries", 0)):
+            until = entry.detail["until"]
+            gaps.removed[JOURNAL, until] = Removed(missing, entry.detail["entries_since"], until, JOURNAL)
         if entry.kind == WAITED and (lost := entry.detail["lost"]):
             since, until = entry.detail["since"], entry.detail["until"]
             known = sum(parts for known_at, parts in accepted if since <= known_at <= until + 1)

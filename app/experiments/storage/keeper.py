@@ -195,6 +195,13 @@ class StorageManager:
         """The round under way, if entries wait."""
         return self._round[1] if self._round is not None and self._queue else None
 
+    @property
+    def unwritten_since(self) -> float | None:
+        """The Unix time since which what is shown may rest on what is only in memory; None if the directory works. An
+        entry about a report comes within a second after the report's time."""
+        since = self._attempts.failing_since
+        return since if since is None else min([since, *(entry.at for entry in self._queue[:1])]) - 1.0
+
     def news(self) -> list[JournalEntry]:
         """Entries that another controller has added to the journal since the last call."""
         news, self._news = self._news, []

@@ -19,7 +19,9 @@ here, in files whose names begin with `copy-`: what these lack, its routers send
 
 import asyncio
 import fcntl
+import itertools
 import logging
+import math
 import os
 import secrets
 import struct
@@ -54,7 +56,7 @@ LIMIT_BYTES = 256 * 1024 * 1024
 """The most that waits here for segments; what comes then is only in memory, as in the routers' buffers."""
 
 MAGIC = b"SYWA"
-_HEAD = struct.Struct(">4sIIIdd")
+_HEAD = struct.Struct(">4sIIIIddd")
 _CHECKSUM = struct.Struct(">I")
 HEAD_SIZE = _HEAD.size + _CHECKSUM.size
 _FRAME = struct.Struct(">II")
@@ -77,16 +79,20 @@ class Head(NamedTuple):
     """How many follow."""
     missed: int = 0
     """Batches that the process could not write, and that were in no segment yet."""
+    entries: int = 0
+    """How many entries it had written to the journal."""
     is_followed: bool = False
     """Whether the process has begun another file since."""
     alive_at: float = 0.0
     """When the process last said that it lived, in Unix seconds."""
     failing_since: float = 0.0
     """Since when it could not write all that it showed, in Unix seconds; 0: it could."""
+    missed_since: float = 0.0
+    """When the first of those that are missed came, in Unix seconds."""
 
     def encode(self) -> bytes:
         """The start of a file."""
-        data = _HEAD.pack(MAGIC, self.batches, self.missed, self.is_followed, self.alive_at, self.failing_since)
+        data = _HEAD.pack(MAGIC, *self)
         return data + _CHECKSUM.pack(zlib.crc32(data))
 
 
@@ -94,9 +100,9 @@ def head_of(data: bytes) -> Head | None:
     """The head of a file with this content; None if it is damaged. Raises ValueError if an earlier version wrote the
     file, which wrote no heads."""
     if len(data) >= HEAD_SIZE and _CHECKSUM.unpack_from(data, _HEAD.size)[0] == zlib.crc32(data[: _HEAD.size]):
-        magic, batches, missed, is_followed, alive_at, failing_since = _HEAD.unpack_from(data)
+        magic, *said = _HEAD.unpack_from(data)
         if magic == MAGIC:
-            return Head(batches, missed, bool(is_followed), alive_at, failing_since)
+            return Head(*said)
     if _end_of_frame(data, 0) is not None:
         raise ValueError("a file of an earlier version")
     return None
@@ -114,7 +120,10 @@ class Process:
     """When it last said that it lived, or took a batch, in Unix seconds; of an earlier version, when its last file was
     written."""
     failing_since: float = 0.0
-    """As in its last `Head`."""
+    """As in its last `Head`, and so is the next one."""
+    entries: int = 0
+    damaged_since: float = math.inf
+    """A Unix time before which none of the damaged ones came."""
     has_said: bool = False
     """Whether it has said that it lived: earlier versions do not."""
 
@@ -123,9 +132,17 @@ class Process:
         """Whether routers had the same batches."""
         return self.name.startswith(_COPY)
 
-    @property
-    def since(self) -> float:
-        """A Unix time before which nothing of it was lost: so long, records wait for a segment."""
+    def harm(self, damaged: int, since: float | None) -> None:
+        """Notes damaged batches. `since`: a Unix time before which none of them came; None: as long as records wait for
+        a segment before the process's end."""
+        if damaged:
+            self.damaged += damaged
+            self.damaged_since = min(self.damaged_since, self.until - FLUSHED_S if since is None else since)
+
+    def since(self, lost: int) -> float:
+        """A Unix time before which nothing was lost of what `lacks` says."""
+        if lost <= self.damaged:
+            return min(self.damaged_since, self.until)
         return min([self.until - FLUSHED_S, *(left.arrived for left in self.batches if left.arrived is not None)])
 
     def lacks(self, stored: Mapping[str, Numbers]) -> int:
@@ -210,6 +227,7 @@ class WriteAhead:
         self._lock = threading.Lock()
         """Of what is pending: it is added in one thread, and taken in another."""
         self._missed: dict[str, Numbers] = {}
+        self._missed_since = 0.0
         self._said = Head()
         """What the head of the last file is to say, but for its own batches."""
         self._saying: Future[bool] | None = None
@@ -233,9 +251,10 @@ class WriteAhead:
         if not done:
             self._failed("the disk does not answer")
 
-    def say(self, now: float, failing_since: float | None) -> None:
-        """Says on disk that this process lives at a Unix time, and since when the directory fails. Never waits."""
-        self._said = Head(alive_at=now, failing_since=failing_since or 0.0)
+    def say(self, now: float, failing_since: float | None, entries: int) -> None:
+        """Says on disk that this process lives at a Unix time, since when the directory fails, and how many entries it
+        has written to the journal. Never waits."""
+        self._said = Head(entries=entries, alive_at=now, failing_since=failing_since or 0.0)
         if self._saying is None or self._saying.done():
             self._saying = self.thread.submit(self._say)
 
@@ -276,6 +295,7 @@ class WriteAhead:
             file.append(batch)
             file.note(name.router, name.number)
         except OSError as error:
+            self._missed_since = self._missed_since if self._missed else _ARRIVED.unpack_from(batch)[0]
             self._missed.setdefault(name.router, Numbers()).add(name.number)
             if not self._say():
                 self._open = None  # an empty file tells of it, too
@@ -288,8 +308,9 @@ class WriteAhead:
         if self._last is None:
             return False
         missed = sum(map(len, self._missed.values()))
+        said = self._said._replace(missed=missed, missed_since=self._missed_since if missed else 0.0)
         try:
-            self._last.say(self._said._replace(batches=self._last.head.batches, missed=missed))
+            self._last.say(said._replace(batches=self._last.head.batches))
         except OSError:
             return False
         return True
@@ -400,28 +421,32 @@ def _add_batches(processes: dict[str, Process], path: Path) -> list[Left]:
     """Reads a file of one of the processes, by name. Returns what has been added. Raises OSError."""
     data, name = path.read_bytes(), _process_of(path)
     process = processes.setdefault(name, Process(name))
+    head: Head | None = None
     try:
         head = head_of(data)
     except ValueError:
         batches, expected = [*frames(data)], 0
-        process.until = max(process.until, path.stat().st_mtime)
     else:
         batches = [*frames(data[HEAD_SIZE:])]
-        expected = len(batches) + 1  # without its head nobody knows whether it has been cut
-        if head is not None:
-            expected = head.batches
-            process.until, process.has_said = max(process.until, head.alive_at), True
-            if _is_last(path):  # now: one that lives may just have begun another file
-                process.failing_since = head.failing_since
-                process.damaged += head.missed + head.is_followed
-                process.until += FLUSHED_S if head.is_followed else 0.0
-    added = [left for frame in batches if frame is not None and (left := decoded(frame)) is not None]
+        expected = head.batches if head is not None else len(batches) + 1  # nobody knows whether it has been cut
+    read = [decoded(frame) if frame is not None else None for frame in batches]
+    added = [left for left in read if left is not None]
     process.batches += added
-    process.until = max([process.until, *(left.arrived for left in added if left.arrived is not None)])
+    arrived = [left.arrived for left in added if left.arrived is not None]
+    process.until = max([process.until, *arrived, path.stat().st_mtime if head is None else head.alive_at])
     if damaged := max(expected, len(batches)) - len(added):
-        process.damaged += damaged
+        before = [*itertools.takewhile(lambda left: left is not None, read)][-1:] if head is not None else []
+        process.harm(damaged, before[0].arrived if before and before[0] is not None else None)
         unreadable = event("write_ahead_unreadable", file=path.name, batches=damaged)
         _log.warning("Batches of exposures are damaged, or of another version: they are lost", extra=unreadable)
+    if head is not None:
+        process.has_said = True
+        if _is_last(path):  # now: one that lives may just have begun another file
+            process.failing_since, process.entries = head.failing_since, head.entries
+            process.harm(head.missed, head.missed_since)
+            if head.is_followed:
+                last, process.until = process.until, process.until + FLUSHED_S
+                process.harm(1, last)
     return added
 
 

@@ -15,7 +15,7 @@ from app.experiments.offline import RecordedLedger
 from app.experiments.storage.gaps import EXPIRED
 from app.experiments.storage.write_ahead import FOLDER
 from tests.conftest import NIGHTLY
-from tests.support.experiments.life import DECISIONS, NAME, REDEPLOYED, Life, audited, busy, declared
+from tests.support.experiments.life import DECISIONS, NAME, REDEPLOYED, Life, audited, busy, declared, said
 from tests.support.experiments.printed import contradictions
 from tests.support.experiments.recorded_ledger import controller_of, unpaced
 from tests.support.experiments.world import START, World
@@ -245,6 +245,10 @@ def test_what_a_killed_controller_could_not_write_is_said_to_be_unknown(tmp_path
     aside, ledger = tmp_path / "aside", tmp_path / "ledger"
     ledger.rename(aside)
     ledger.write_text("in the way")
+    life.clock.now += 10.0
+    life.shown.append((life.clock.now, said(ControllerApi(life.controller))))
+    life.clock.now += 0.4  # then it is noticed
+    life.controller.flush()
     life.traffic(2, 0)
     life.wait(61.0)
     life.look()
@@ -256,16 +260,16 @@ def test_what_a_killed_controller_could_not_write_is_said_to_be_unknown(tmp_path
         reasons = audited(tmp_path, at, life.clock).data["incomplete"]
         return sum("what a controller showed from" in reason for reason in reasons)
 
-    assert [unknown(at) for at, _ in life.shown] == [0, 1]
+    assert [unknown(at) for at, _ in life.shown] == [0, 1, 1]
     assert unknown(None) == 1, "decisions may be missing"
     life.clock.now += 100.0
     between = life.clock.now - 50.0
     life.begin_again()
     life.look()
     life.controller.close()
-    assert [unknown(at) for at, _ in life.shown] == [0, 1, 0]
+    assert [unknown(at) for at, _ in life.shown] == [0, 1, 1, 0]
     assert (unknown(between), unknown(None)) == (1, 0)
-    for at, shown in (life.shown[0], life.shown[2]):
+    for at, shown in (life.shown[0], life.shown[3]):
         assert audited(tmp_path, at, life.clock) == shown
 
 

@@ -24,6 +24,7 @@ from app.experiments.offline import RecordedLedger
 from app.experiments.storage import segments
 from app.experiments.storage.columns import Tables
 from app.experiments.storage.gaps import ACCEPTED
+from app.experiments.storage.journal import JOURNAL
 from app.experiments.storage.segments import Numbers
 from app.experiments.storage.store import LocalStore
 from app.experiments.storage.write_ahead import FOLDER, HEAD_SIZE, Left, Process, WriteAhead, frames, waiting
@@ -259,7 +260,7 @@ class World:
             starts, rows = [start(seq, at=self.now) for seq in seqs], [row(seq, at=self.now) for seq in seqs]
             made = encode(replace(batch(number, "one", starts=starts, rows=rows), oldest=self._oldest))
             self._oldest = decode_acknowledgement(to.ingest(made)).durable + 1
-            to.write_ahead.say(self.now, to.health().failing_since)
+            to.write_ahead.say(self.now, to.health().failing_since, to.storage.durable)
         asyncio.run(to.write_ahead.written())
 
     def killed(self, controller: Controller) -> None:
@@ -267,9 +268,9 @@ class World:
         assert controller.write_ahead is not None
         controller.write_ahead.close()
 
-    def recorded(self) -> Sequence[str]:
-        """What a reader of the directory says that it lacks."""
-        return RecordedLedger("ledger", self._base, self.analysis, clock=lambda: self.now).missing()
+    def recorded(self, at: float | None = None) -> Sequence[str]:
+        """What a reader of the directory says that it lacks, at a time or now."""
+        return RecordedLedger("ledger", self._base, self.analysis, at=at, clock=lambda: self.now).missing()
 
 
 @pytest.fixture
@@ -374,6 +375,18 @@ def cut_newest(kept: Sequence[Path]) -> None:
     os.truncate(kept[-1], HEAD_SIZE + 8 + len(first))
 
 
+def empty_newest(kept: Sequence[Path]) -> None:
+    os.truncate(kept[-1], 0)
+
+
+def behead(kept: Sequence[Path]) -> None:
+    os.truncate(kept[-1], 10)
+
+
+def overwrite(kept: Sequence[Path]) -> None:
+    kept[-1].write_bytes(bytes(kept[-1].stat().st_size))
+
+
 def remove_last(kept: Sequence[Path]) -> None:
     kept[-1].unlink()
 
@@ -396,6 +409,7 @@ def flip(kept: Sequence[Path]) -> None:
         (cut_newest, False),
         (cut_newest, True),
         (remove_last, False),
+        *((harm, stored) for harm in (empty_newest, behead, overwrite) for stored in (False, True)),
         (flip, False),
         (flip, True),
     ],
@@ -419,6 +433,8 @@ def test_batches_that_are_lost_before_they_are_stored_are_missing_for_good(
     world.killed(first)
     assert not world.recorded()
     harm(files(world.ledger))
+    for file in files(world.ledger):
+        os.utime(file, (world.now, world.now))
     [told] = world.recorded()
     assert "ahead of segments, stored by" in told
     second = world.controller()
@@ -454,6 +470,53 @@ def test_a_disk_without_room_leaves_what_tells_of_it(world: World) -> None:
     second = world.controller()
     assert [*second.storage.gaps.since(at)] == [told]
     second.close()
+
+
+def test_what_came_before_the_batches_that_were_cut_off_is_whole(world: World) -> None:
+    first = world.controller()
+    world.sent(first, 1, 2)
+    before = world.now
+    world.sent(first, 3)
+    [file] = files(world.ledger)
+    world.killed(first)
+    whole = file.read_bytes()
+    os.truncate(file, len(whole) - 1)
+    assert world.recorded(before - 0.5) == []
+    assert len(world.recorded(before + 0.5)) == 1
+
+
+def test_what_came_before_the_disk_failed_is_whole(world: World) -> None:
+    first = world.controller()
+    world.sent(first, 1)
+    folder = world.ledger / FOLDER
+    folder.rename(aside := world.ledger / "aside")
+    folder.write_text("in the way")
+    assert first.write_ahead is not None
+    first.write_ahead.release({})
+    before = world.now
+    world.sent(first, 2, 3)
+    folder.unlink()
+    aside.rename(folder)
+    world.killed(first)
+    assert world.recorded(before) == []
+    assert len(world.recorded()) == 1
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_the_last_entries_of_a_killed_process_are_missed_in_the_journal(world: World, is_copy: bool) -> None:
+    first = world.controller(is_copy=is_copy)
+    world.sent(first, 1)
+    first.tick()
+    world.killed(first)
+    assert world.recorded() == []
+    kept = sorted((world.ledger / JOURNAL).rglob("*.jsonl"), key=lambda file: file.stat().st_mtime)
+    kept[-1].unlink()
+    [told] = world.recorded()
+    assert "of the journal" in told
+    second = world.controller(is_copy=is_copy)
+    assert list(second.storage.gaps.since(world.now)) == [told]
+    world.killed(second)
+    assert told in world.recorded()
 
 
 def test_a_process_that_has_written_nothing_yet_lacks_nothing(world: World) -> None:
