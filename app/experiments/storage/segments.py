@@ -12,6 +12,7 @@ The batches of one router that are done: a set of numbers, kept as a few ranges,
 """
 
 import re
+import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -141,6 +142,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     """The batches that it holds, by router id: ranges of numbers, first and last."""
     records: dict[str, int] = {}
     """The number of records by kind; set by `write`."""
+    checksums: dict[str, int] = {}
+    """The CRC-32 of each other file of the segment by kind, set by `write`: Parquet checks values, but no schema."""
     routers: dict[str, RouterRecord]
     """All routers that the controller knew, with this segment counted as stored."""
     merged: bool = False
@@ -218,12 +221,14 @@ def write(store: FileStore, segment: Segment, exposures: Exposures, tables: Tabl
     """
     parts = _by_kind(exposures)
     records = {kind: len(columns) for kind, columns in parts.items()}
-    footer = msgspec.structs.replace(footer, records=records)
+    footer = msgspec.structs.replace(footer, records=records, checksums={})
     for kind, columns in parts.items():
         if len(columns) or kind == EXPOSURES:
             table = to_arrow(columns, tables)
             metadata = {_FOOTER: msgspec.json.encode(footer)} if kind == EXPOSURES else {}
-            store.write(segment.path(kind), _parquet(table.replace_schema_metadata(metadata)))
+            data = _parquet(table.replace_schema_metadata(metadata))
+            store.write(segment.path(kind), data)
+            footer.checksums[kind] = zlib.crc32(data)
     return footer
 
 
@@ -241,7 +246,7 @@ def read(store: FileStore, segment: Segment, tables: Tables) -> SegmentContent:
         if not footer.records.get(kind):
             return columns.empty()
         try:
-            return _read(store, segment, kind, columns, tables, missing)
+            return _read(store, segment, kind, columns, tables, missing, footer.checksums.get(kind))
         except Missing:
             raise Missing(f"its {kind} are gone") from None
         except Damaged as error:
@@ -296,9 +301,20 @@ def delete(store: FileStore, segment: Segment) -> None:
         store.delete(segment.path(kind))
 
 
-def _read(store: FileStore, segment: Segment, kind: str, columns: type[C], tables: Tables, missing: Counter[str]) -> C:
+def _read(
+    store: FileStore,
+    segment: Segment,
+    kind: str,
+    columns: type[C],
+    tables: Tables,
+    missing: Counter[str],
+    checksum: int | None = None,
+) -> C:
     with store.open(segment.path(kind)) as file:
-        table = pq.ParquetFile(file, page_checksum_verification=True).read()
+        data = file.read()
+        if checksum is not None and zlib.crc32(data) != checksum:
+            raise Damaged("not what was written")
+        table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
         try:
             missing.update(dict.fromkeys(lacking(table, columns), len(table)))
             return from_arrow(table, columns, tables)

@@ -174,10 +174,8 @@ def _store_errors() -> Iterator[None]:
         raise Missing(_line(error)) from error
     except OSError as error:
         raise StoreError(_line(error)) from error
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter: a name in a schema is no text
         raise Damaged(_line(error)) from error
-    except pa.ArrowException as error:
-        raise StoreError(_line(error)) from error
 
 
 def _line(error: BaseException) -> str:

@@ -261,7 +261,7 @@ def test_another_segments_part_is_named(kind: str, tmp_path: Path) -> None:
     one, other = sorted((tmp_path / "ledger" / kind).rglob("*.parquet"))[:2]
     one.write_bytes(other.read_bytes())
     (told,) = gaps_of(tmp_path)
-    assert told.endswith(f": its {kind} are not those that were written with it")
+    assert told.endswith(f": its {kind}: not what was written")
 
 
 def test_an_owner_may_accept_what_the_journal_lacks(tmp_path: Path) -> None:

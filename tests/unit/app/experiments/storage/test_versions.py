@@ -5,6 +5,7 @@ ranges of numbers in the footer, 3 mirrored pairs, 4 the times of arrival, 5 cal
 callers of late records. A change of what is written needs a new folder here.
 """
 
+import json
 import shutil
 from pathlib import Path
 
@@ -67,6 +68,14 @@ def written(directory: Path, *numbers: int) -> Segment:
 
 def rewrite(file: Path, table: pa.Table) -> None:
     pq.write_table(table.replace_schema_metadata(pq.read_schema(file).metadata), file)
+
+
+def without_checksums(exposures: Path) -> None:
+    """As earlier versions wrote a segment."""
+    table = pq.read_table(exposures, partitioning=None)
+    [(name, footer)] = [(name, value) for name, value in table.schema.metadata.items() if b'"checksums"' in value]
+    older = {key: value for key, value in json.loads(footer).items() if key != "checksums"}
+    pq.write_table(table.replace_schema_metadata({name: json.dumps(older).encode()}), exposures)
 
 
 def rows_of(directory: Path, gaps: Gaps) -> list[int]:
@@ -204,6 +213,7 @@ def test_pairs_of_another_version_may_lack_columns(tmp_path: Path) -> None:
     segment = written(tmp_path, 1)
     file = tmp_path / segment.path("pairs")
     rewrite(file, pq.read_table(file, partitioning=None).drop_columns(["cosine", "skipped"]))
+    without_checksums(tmp_path / segment.path("exposures"))
     content = segments.read(LocalStore(tmp_path), segment, Tables())
     pairs: Columns = content.exposures.pairs
     assert isinstance(pairs, PairColumns)
