@@ -48,11 +48,12 @@ CLIENT_GONE = "client_gone"
 """The kind of a request whose client disconnected."""
 
 CLIENT_TIMEOUT = "client_timeout"
-"""The kind of a request that took longer than its client allows, which is less than this server does."""
+"""The kind of a request that took longer than its client allows, which is less than this server does. Its client got an
+error; the deployment is not to blame."""
 
 NO_ENGINE = "no_engine"
-"""The kind of a request whose client has waited for an engine, of which there was none, and then disconnected: our
-failure."""
+"""The kind of a request whose client has waited for an engine, of which there was none, until it disconnected or its
+own limit was over: our failure."""
 
 
 def shortened(text: str, longest: int) -> str:
@@ -401,8 +402,8 @@ _REFUSALS = frozenset(_clients_faults(ClientError))
 """The kinds of errors that are the client's fault."""
 
 Outcome = Literal["answered", "errors", "refused", "left"]
-"""What became of a request: `errors` that the client did not cause, `refused` for its fault, or `left` by it. Pages
-say "failed" for `errors`, and "not answered" for all three."""
+"""What became of a request: `errors`, also where a limit of its own time has cut it, `refused` for its client's fault,
+or `left` by its client. Pages say "failed" for `errors`, and "not answered" for all three."""
 
 
 def outcome_of(error: str, status: int = 200) -> Outcome:
@@ -412,7 +413,7 @@ def outcome_of(error: str, status: int = 200) -> Outcome:
         return "errors" if status >= 500 else "refused"
     if not error:
         return "answered"
-    if error in (CLIENT_GONE, CLIENT_TIMEOUT):
+    if error == CLIENT_GONE:
         return "left"
     return "refused" if error in _REFUSALS else "errors"
 

@@ -86,6 +86,8 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     text: str = ""
     """What is recorded of its text: `whole`, `redacted`, or "" for none."""
+    own_limit_s: float | None = None
+    """The seconds that the request itself has allowed, if they were over before its end."""
 
     @property
     def ended_at(self) -> float:

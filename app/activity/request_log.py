@@ -162,4 +162,5 @@ class _Seen(msgspec.Struct):
             engine_message=said.engine_message if said is not None else "",
             running=self.running,
             text=record.text,
+            own_limit_s=record.own_limit_s,
         )

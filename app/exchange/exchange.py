@@ -340,7 +340,7 @@ class Exchange:
         if self.record.error == Forbidden.kind and self.caller.endpoints is not None:
             self.record.endpoint = self._endpoint_asked()
         if self.record.error == TimedOut.kind and self._is_over_own_limit():
-            self.record.error = CLIENT_TIMEOUT
+            self.record.error, self.record.own_limit_s = CLIENT_TIMEOUT, self.patience
         if self.record.error in (CLIENT_GONE, CLIENT_TIMEOUT) and self._had_no_engine():
             self.record.error = NO_ENGINE
         self._learn_length()
@@ -365,7 +365,7 @@ class Exchange:
             self.state.balancer.answered(application, usage.completion_tokens)
 
     def _had_no_engine(self) -> bool:
-        """Whether a client that has left had waited for an engine where there is none."""
+        """Whether a client that waits no longer had waited for an engine where there is none."""
         record, assignment = self.record, getattr(self, "assignment", None)
         if assignment is None or record.first_byte is not None:
             return False

@@ -562,6 +562,8 @@ interface ListedRequest {
   engine_message: string;
   running: boolean;
   text: "" | "whole" | "redacted";
+  /** The seconds that the request itself allowed, if they were over before its end; an older router does not say it. */
+  own_limit_s?: number | null;
 }
 
 interface ErrorGroup {

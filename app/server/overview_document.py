@@ -23,9 +23,10 @@ _SURE = 3.0
 _WORDS: Mapping[str, str] = {
     "bad_request": "not valid",
     "broken": "got an error or half an answer",
+    "client_timeout": "over the request's own time limit",
     "forbidden": "not allowed",
     "limit_exceeded": "over a limit",
-    "no_engine": "left by clients that had waited for an engine",
+    "no_engine": "without an engine for as long as the client waited",
     "rejected": "not valid for the engine",
     "suspected": "held back because engines died",
     "timeout": "timed out",

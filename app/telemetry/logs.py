@@ -190,6 +190,8 @@ class Record(msgspec.Struct):
     sent: float | None = None
     """When the last deployment was called."""
     first_byte: float | None = None
+    own_limit_s: float | None = None
+    """The seconds that the request itself has allowed, if they were over before its end."""
 
     def manage(self, endpoint: str) -> None:
         """Says whose management the request is."""

@@ -93,7 +93,7 @@ class Counts:
 
     @property
     def errors(self) -> float:
-        """The requests that failed and were not the client's fault."""
+        """The requests that failed and were not the client's fault, also those at their own time limits."""
         return self.failures.total()
 
     @property

@@ -27,7 +27,7 @@ _CAUSES = {
     "timeout": "generation",
     "internal": "generation",
     "client_gone": "cancelled",
-    "client_timeout": "cancelled",
+    "client_timeout": "generation",
 }
 """Our error type to TGI's `err` label; all others are ``validation``."""
 

@@ -20,7 +20,8 @@ from k8s.monitoring.dashboards.panels import (
 )
 
 _OURS = '{error_type=~"broken|internal|no_engine|timeout|unavailable"}'
-"""Errors that are not a caller's fault."""
+"""Errors that are not a caller's fault. Requests at their own time limits (`client_timeout`) fail, too, but tell of
+what their callers allow."""
 
 
 def dashboard() -> Dashboard:
@@ -34,7 +35,7 @@ def dashboard() -> Dashboard:
             number(
                 "Errors",
                 SHARE,
-                "The share of requests that failed through no fault of the caller.",
+                "The share of requests that failed, but for those at the caller's fault, or at their own time limit.",
                 Query(
                     f"sum(rate(switchyard_errors_total{_OURS}{RATE})) / sum(rate(switchyard_requests_total{RATE}))", ""
                 ),

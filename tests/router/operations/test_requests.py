@@ -206,6 +206,22 @@ def test_a_stream_that_its_clients_own_limit_cuts_says_whose_limit_it_was(rig: R
     assert (request["code"], request["error"]) == ("timeout", "client_timeout")
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_request_over_its_own_limit_has_failed_wherever_it_is_counted(rig: Rig, streamed: bool) -> None:
+    rig.blue.answer = lambda body: stream([chunk("Hel"), 5.0]) if streamed else stream([60.0])
+    headers = {"x-request-id": "impatient", "x-request-timeout-s": "0.2"}
+    httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "stream": streamed}, headers=headers)
+    wait_for(rig.url, "impatient")
+    (request,) = listed(rig.url)["requests"]
+    assert (request["error"], request["outcome"], request["own_limit_s"]) == ("client_timeout", "errors", 0.2)
+    assert (ids(rig.url, status="errors"), ids(rig.url, status="left")) == (["impatient"], [])
+    (endpoint,) = (one for one in httpx.get(f"{rig.url}/api/overview").json()["endpoints"] if one["requests"])
+    assert (endpoint["errors"], endpoint["left"]) == (1, 0)
+    assert "1 over the request's own time limit" in str(endpoint["findings"])
+    tgi = httpx.get(f"{rig.url}/tgi/chat/metrics").text
+    assert 'tgi_request_failure{err="generation"} 1' in tgi
+
+
 def test_an_endpoint_that_does_not_exist_is_no_empty_list(rig: Rig) -> None:
     unknown = [
         listed(rig.url, **query)["no_such_endpoint"] for query in ({"endpoint": "nope"}, {"endpoint": "chat"}, {})
@@ -513,7 +529,7 @@ def test_a_client_that_leaves_while_it_waits_for_an_engine_is_a_failure_everywhe
         one for one in httpx.get(f"{rig.url}/api/overview").json()["endpoints"] if one["endpoint"] == "chat"
     )
     assert (endpoint["errors"], endpoint["left"]) == (1, 2)
-    assert any("1 left by clients that had waited for an engine" in fact["text"] for fact in endpoint["findings"])
+    assert any("1 without an engine for as long as the client waited" in fact["text"] for fact in endpoint["findings"])
 
 
 def test_each_attempt_of_a_request_is_named_with_its_failure(rig: Rig) -> None:

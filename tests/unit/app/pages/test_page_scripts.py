@@ -207,7 +207,8 @@ def test_what_the_arms_columns_say_is_explained_where_the_effect_denies_it(
         (200, "timeout", "200, then cut short: timeout"),
         (429, "limit_exceeded", "429 limit exceeded"),
         (0, "client_gone", "0 client left"),
-        (499, "no_engine", "499 client left: no engine was there"),
+        (499, "no_engine", "499 no engine was there"),
+        (504, "client_timeout", "504 the request's own time limit"),
     ],
 )
 def test_a_request_broke_off_only_if_its_answer_had_begun(status: int, error: str, words: str) -> None:
@@ -455,11 +456,28 @@ def test_requests_at_no_endpoint_are_told_of_for_a_quarter_of_an_hour(
     assert late is None
 
 
+OWN_LIMIT = " until the request's own limit of 1.5\u00a0s passed"
+
+
+@pytest.mark.parametrize(
+    ("limited", "last"),
+    [
+        ({"status": 504, "first_byte_s": 1.6}, f"blue: no answer{OWN_LIMIT}"),
+        ({"status": 200}, f"Answer{OWN_LIMIT}"),
+        ({"status": 200, "own_limit_s": None}, "Answer"),
+    ],
+)
+def test_a_timeline_names_the_requests_own_limit(limited: dict[str, Any], last: str) -> None:
+    parts = call("phases", {**REQUEST, "own_limit_s": 1.5, **limited})
+    assert last in [name for name, _, _ in parts]
+
+
 @pytest.mark.parametrize(
     ("outcome", "sent", "words"),
     [
         ("left", {"sent_tokens": 12}, "12 in the answer until the client left"),
         ("errors", {"sent_tokens": 1}, "1 in the answer until it was cut short"),
+        ("errors", {"sent_tokens": 1, "own_limit_s": 1.5}, f"1 in the answer{OWN_LIMIT}"),
         ("left", {"sent_events": 13}, "about 13 in the answer until the client left, by its events"),
         ("left", {}, "not counted"),
         ("answered", {"sent_events": 13}, "about 13 in the answer, by its events"),

@@ -32,7 +32,7 @@ const NOWHERE = "-"; // in place of an endpoint: the requests that reached none
 const STATUSES = [
   ["running", "running"],
   ["answered", "answered"],
-  ["failed", "failed: our fault"],
+  ["failed", "failed"],
   ["refused", "refused: the client's fault"],
   ["left", "client left"],
   ["not_answered", "failed, refused or left"],

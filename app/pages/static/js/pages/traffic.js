@@ -24,7 +24,11 @@ const heads = () => [
   { label: "Configured", number: true },
   { label: "Observed", number: true, title: "Share of the requests that the split assigned" },
   { label: "Requests", number: true, title: "All that it got: those of the split, and those that named it" },
-  { label: "Failed", number: true, title: "Failures that the client did not cause" },
+  {
+    label: "Failed",
+    number: true,
+    title: "Failures that are not the client's fault, and those at a request's own time limit",
+  },
   { label: "Refused", number: true, title: "Requests that were not valid, not allowed, or over a limit" },
   {
     label: ["First token", h("br", {}), h("span", { class: "small" }, "p50 / p95")],

@@ -9,8 +9,8 @@ import { REASONS } from "./recorded.js";
 const ERRORS = {
   broken: "deployment failed",
   client_gone: "client left",
-  client_timeout: "client's own time limit",
-  no_engine: "client left: no engine was there",
+  client_timeout: "the request's own time limit",
+  no_engine: "no engine was there",
   suspected: "held back: engines died",
 };
 
@@ -44,7 +44,7 @@ export function result({ status, error, outcome, moves, paused_s }) {
     case null:
       return mark("wait", paused_s === null ? "running" : `paused for ${seconds(paused_s)}: waits for an engine`);
     case "left":
-      return error === "client_timeout" ? mark("info", words) : clientLeft();
+      return clientLeft();
     case "errors":
       return mark("bad", words);
     case "refused":
@@ -180,12 +180,20 @@ export function phases(request) {
   });
   // The last attempt is none of those: it has answered, or nothing came.
   const isOpen = failed.length < attempts;
+  const isCut = isOpen && request.status >= 400 && ownLimit(request) !== "";
   if (isOpen || !failed.length) {
-    const until = first_byte_s !== null ? "until the first byte" : running ? "no answer so far" : "no answer";
+    const until = isCut
+      ? `no answer${ownLimit(request)}`
+      : first_byte_s !== null
+        ? "until the first byte"
+        : running
+          ? "no answer so far"
+          : "no answer";
     const name = `${most(attempts)}${place(deployment || "Deployment", beginner(request))}: ${until}`;
     marks.push(ready(sent_s), { name, to: first_byte_s, index: 2 });
   }
-  marks.push({ name: isOpen ? "Answer" : "Answered with the error", to: end, index: 3 });
+  const answer = isOpen && !isCut ? `Answer${ownLimit(request)}` : "Answered with the error";
+  marks.push({ name: answer, to: end, index: 3 });
   /** @type {Phase[]} */
   const found = [];
   let from = 0;
@@ -367,7 +375,16 @@ export function answerTokens({ completion_tokens, sent_tokens, sent_events }) {
 }
 
 /** @type {Partial<Record<Outcome, string>>} */
-const UNTIL = { left: " until the client left", errors: " until it was cut short" };
+const UNTIL = { left: "the client left", errors: "it was cut short" };
+
+/**
+ * Until when a request went on that took longer than it allows itself, in words after others; "" for others.
+ *
+ * @param {Pick<ListedRequest, "own_limit_s">} request
+ */
+function ownLimit({ own_limit_s: limit }) {
+  return typeof limit === "number" ? ` until the request's own limit of ${number(limit)}\u00a0s passed` : "";
+}
 
 /**
  * What was sent of a stream that runs, or whose engine has counted nothing.
@@ -377,6 +394,8 @@ const UNTIL = { left: " until the client left", errors: " until it was cut short
 function sent(request) {
   const tokens = answerTokens(request);
   if (tokens === null) return null;
-  const until = request.outcome === null ? " so far" : (UNTIL[request.outcome] ?? "");
+  const ended = request.outcome === null ? undefined : UNTIL[request.outcome];
+  const until =
+    request.outcome === null ? " so far" : ownLimit(request) || (ended === undefined ? "" : ` until ${ended}`);
   return `${tokens} in the answer${until}${request.sent_tokens === null ? ", by its events" : ""}`;
 }
