@@ -75,14 +75,19 @@ def error_headers(error: SwitchyardError) -> dict[str, str]:
 
 def said(error: SwitchyardError, body: bytes = b"") -> Said:
     """What the client is told: the text, code and type of the `body`, which is an error of any dialect, whole or among
-    a stream's events; without one, the text and code of the `error` itself. Bounded as the error's own message is."""
+    a stream's events; without one, the text of the `error` itself. Bounded as the error's own message is."""
     errors = (told for data in (body, *datas(body)) if {"error", "error_code"} & (told := peek(data)).keys())
-    outer: Mapping[str, Any] = next(errors, {"error_code": error.code})
+    outer: Mapping[str, Any] = next(errors, {})
     inner = outer.get("error")
     named = inner if isinstance(inner, dict) else {}
     texts = (named.get("message"), outer.get("message"), inner, error.message)
     text = next(text for text in texts if isinstance(text, str))
-    code, type = (shortened(str(named.get(name) or outer.get(f"error_{name}") or ""), 100) for name in ("code", "type"))
+    details = named.get("details")
+    inside = details if isinstance(details, dict) else {}
+    # Azure's code is beside its `error`, and Anthropic's in the details. A `type` beside it is none of the error's.
+    codes = (named.get("code"), outer.get("error_code"), outer.get("code"), inside.get("error_code"))
+    types = (named.get("type"), outer.get("error_type"))
+    code, type = (shortened(str(next(filter(None, values), "")), 100) for values in (codes, types))
     is_engines = isinstance(error, Rejected) and not isinstance(error, ContextExceeded)
     engine_message = error.engine_message if isinstance(error, UpstreamError) else ""
     return Said(shortened(text, error.longest_message), code, type, error.param or "", is_engines, engine_message)
