@@ -9,6 +9,7 @@ is unhealthy and is killed at once, so that it does not keep its GPU that long. 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 GRACE_S = 3600.0
 """The time that a request may take by default (`timeouts.total_s`)."""
@@ -25,3 +26,16 @@ SETTINGS: Mapping[str, str] = {
     "RAY_max_direct_call_object_size": "1048576",
 }
 """Variables for the environment of every node, before Ray starts."""
+
+
+def own_replica() -> Any:
+    """Serve's part of this process, of which Ray 2.60 publishes little; None elsewhere."""
+    import ray
+
+    actors = getattr(ray._private.worker.global_worker, "actors", {}).values()
+    return next((replica for actor in actors if (replica := getattr(actor, "_replica_impl", None))), None)
+
+
+def is_stopped() -> bool:
+    """Whether Serve stops this replica."""
+    return bool(getattr(own_replica(), "_shutting_down", False))

@@ -33,7 +33,7 @@ from app.upstream.balancer import Balancer
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
 from deployments.control_plane import ServeControl
-from deployments.draining import GRACE_S
+from deployments.draining import GRACE_S, is_stopped
 from deployments.fleet import ServeFleet
 from deployments.replicas import watch
 
@@ -72,6 +72,7 @@ class RouterDeployment:
             control=control,
             fleet=ServeFleet(control.call, RAY_SERVE_HAPROXY_METRICS_PORT if RAY_SERVE_ENABLE_HA_PROXY else None),
             replica=replica.replica_tag,
+            is_stopped=is_stopped,
             # Without HAProxy, replicas have no ports.
             balancer=Balancer(partial(watch, control.controller) if RAY_SERVE_ENABLE_HA_PROXY else None),
             controller=controller,

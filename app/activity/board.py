@@ -191,7 +191,7 @@ class Board:
         if report.served_s is not None:
             # A report may be slow, and a clock may be set: the whole of what was known is right.
             router.since = min(router.since, now - report.served_s)
-            router.until = max(router.until, now + NEXT_REPORT_S)
+            router.until = max(router.until, now + NEXT_REPORT_S / 2)
             self.served.add([(router.since, router.until)], now)
         for period in report.periods:
             # The clock of a router that is ahead must not keep counts that nothing forgets.

@@ -19,7 +19,7 @@ KEPT_S, MOST_SPANS = 7.0 * 86400, 200
 _LATE_S = 3600.0
 """Routers may report a period so much later."""
 NEXT_REPORT_S = 2.0
-"""Seconds between two reports of a router: until its next one is due, it has not died for all that anybody knows."""
+"""Seconds between two reports of a router. One that has ended did so half of that after its last one, on average."""
 
 
 class OutageWatch:
@@ -106,7 +106,8 @@ class Outages:
 
 class Served:
     """When a router served at all. It knows the lives of routers alone: what is between two of them is an outage of the
-    router. Nobody claims one before the first life, or after the last."""
+    router. Nobody claims one before the first life, or after the last: a router that has served on says so, also of the
+    time in which nobody heard it."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -118,11 +119,6 @@ class Served:
         # The last one before the week stays: it is the beginning of an outage.
         ended = sum(end < now - KEPT_S for _, end in joined)
         self.spans = joined[max(0, ended - 1) :]
-
-    def until_next(self, due_s: float, now: float) -> list[Span]:
-        """The times as they are written, the next time in `due_s` seconds: the writer may die before that, and routers
-        serve on, if one serves now."""
-        return [(begin, now + due_s if end >= now else end) for begin, end in self.spans]
 
     def outages(self, begin: float, end: float) -> list[Span]:
         """The times without a router that have a part in this time, the first one first."""

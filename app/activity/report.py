@@ -170,7 +170,7 @@ class ActivityReport(msgspec.Struct, frozen=True):
     """One message. `router` is a random id of the process. `first`: the number of the first of `requests`. `keeper`:
     the one that the periods are for, which has all before them. `running`: the requests that run now, or the oldest.
     `served_s`: for how long a router has served without a pause: this one, or another one that ran when it began. None:
-    it does not know yet."""
+    it does not know yet, gets no requests yet, or is told to stop and gets none any more."""
 
     router: str
     first: int

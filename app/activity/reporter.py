@@ -6,11 +6,13 @@ until it has taken them.
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from app.activity.board import Board
 from app.activity.outages import NEXT_REPORT_S, OutageWatch
@@ -30,7 +32,15 @@ TIMEOUT_S = 2.0
 Deliver = Callable[[bytes], Awaitable[bytes]]
 """Hands over an encoded `ActivityReport`, and returns the encoded `Taken`. May raise any error."""
 
-ElderSince = Callable[[], Awaitable[float]]
+
+class Standing(NamedTuple):
+    """Whether this router gets requests, and since when the oldest other one runs, infinite without one."""
+
+    serves: bool
+    elder_since: float
+
+
+LookUp = Callable[[], Awaitable[Standing]]
 
 _log = logging.getLogger("switchyard")
 
@@ -38,9 +48,9 @@ _log = logging.getLogger("switchyard")
 class ActivityReporter:
     """`deliver`: to the controller; None without one. `used` returns when each key was used last here, by its caller's
     id; `unauthorized` the requests without valid credentials so far, by the reason, and `unknown_routes` those for
-    routes that there are not; `has_replica`, of which deployments a replica runs, where that is known; `elder_since`,
-    since when the oldest other router runs, infinite without one. It may raise any error, and is asked again then.
-    `clock`: Unix seconds."""
+    routes that there are not; `has_replica`, of which deployments a replica runs, where that is known; `standing` may
+    raise any error; it is asked again then, and until this router serves. `is_stopped`: whether this router is told to
+    stop, and gets no more requests. `clock`: Unix seconds."""
 
     def __init__(
         self,
@@ -51,7 +61,8 @@ class ActivityReporter:
         unauthorized: Callable[[], Mapping[str, int]] = dict,
         unknown_routes: Callable[[], Mapping[str, int]] = dict,
         has_replica: Callable[[], Mapping[Arm, bool] | None] = dict,
-        elder_since: ElderSince | None = None,
+        standing: LookUp | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -71,8 +82,10 @@ class ActivityReporter:
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
         self._had_running_here = self._had_running_there = False
-        self._elder_since = elder_since
+        self._standing, self._is_stopped = standing, is_stopped
+        self._elder_since = math.inf
         self._began = time.monotonic()
+        self._looked_at: float | None = None
         self._backoff, self._idle_backoff = Backoff(), Backoff()
         """Of reports, and of those that say only that this router serves: nobody misses these, and no request waits for
         them."""
@@ -135,7 +148,7 @@ class ActivityReporter:
         loop = asyncio.get_running_loop()
         self._began = time.monotonic()
         while True:
-            await self._meet_elder()
+            await self._look_up()
             await asyncio.sleep(self._every_s)
             try:
                 self.look()
@@ -145,17 +158,28 @@ class ActivityReporter:
             except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
                 _log.error("Activity could not be reported", extra=event("activity_failed", traceback=where(error)))
 
-    async def _meet_elder(self) -> None:
-        """Looks for a router that ran before this one. It may end before the controller hears of it."""
-        if self._elder_since is None:
+    async def _look_up(self) -> None:
+        """Looks whether this router serves, and for one that ran before it, which may end before the controller hears
+        of it, or between two looks."""
+        if self._standing is None:
             return
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                since = await self._elder_since()
+                standing = await self._standing()
         except Exception:  # noqa: BLE001  the next round asks again
             return
-        self._began = min(self._began, time.monotonic() - (self._clock() - since))
-        self._elder_since = None
+        elder_since, self._elder_since = min(self._elder_since, standing.elder_since), standing.elder_since
+        before, self._looked_at = self._looked_at, time.monotonic()
+        if not standing.serves:
+            return
+        if before is not None:  # it has begun between the looks
+            self._began = (before + self._looked_at) / 2
+        self._began = min(self._began, time.monotonic() - (self._clock() - elder_since))
+        self._standing = None
+
+    def _served_s(self) -> float | None:
+        """For how long a router has served (`ActivityReport`)."""
+        return None if self._standing is not None or self._is_stopped() else time.monotonic() - self._began
 
     def _keep_here(self) -> None:
         first, requests = self._requests.after(self._known_here)
@@ -176,8 +200,9 @@ class ActivityReporter:
         # One that is not known yet may have taken some before: it says which.
         periods = unsent if self._keeper else []
         try:
-            served_s = time.monotonic() - self._began if self._elder_since is None else None
-            report = encode(ActivityReport(self._router, first, requests, periods, running, self._keeper, served_s))
+            report = encode(
+                ActivityReport(self._router, first, requests, periods, running, self._keeper, self._served_s())
+            )
         except Exception:
             self._known_there = first + len(requests)  # or nothing would ever be reported again
             raise

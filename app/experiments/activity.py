@@ -7,6 +7,7 @@ routers/<writer>.msgpack            when routers served
 No file has an engine's words, which may quote a prompt.
 """
 
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,20 +17,23 @@ import msgspec
 from msgspec.structs import replace
 
 from app.activity.board import RANGES, Board
-from app.activity.outages import NEXT_REPORT_S, Span
+from app.activity.outages import Span
 from app.activity.report import ActivityReport, ReplicaStart, Taken, decode, decode_all, encode
 from app.activity.request_list import MOST_REQUESTS, Wanted
 from app.errors import BadRequest
 from app.experiments.contract.query import choice
-from app.experiments.storage.store import FileStore, StoreError
+from app.experiments.storage.store import FileStore, ObjectStore, StoreError
 from app.exposures.controller_client import Answer
 
 FOLDER, REPORTS, ROUTERS = "activity", "reports", "routers"
 SAVE_S = 300.0
 """Seconds after which everything is written anew, in place of the reports since."""
-MARK_S = 10.0
-"""Seconds after which it is written that routers serve, and what they have reported: those that end with the controller
-cannot tell it any more."""
+REPORTS_S = 10.0
+"""Seconds after which it is written what routers have reported: those that end with the controller cannot tell it any
+more."""
+MARK_S, OBJECT_MARK_S = 1.0, 10.0
+"""Seconds after which it is written that routers serve: on a disk, and in an object store, where a write has its price.
+Where everything is killed at once, nobody knows better when that was."""
 _LIVES = list[Span]
 
 
@@ -50,7 +54,7 @@ class ActivityKeeper:
         self._reported_periods: list[ActivityReport] = []
         self._files, self._lacks_file = 0, False
         """How many files of reports were written, and whether one could not be, so that later ones would hide a gap."""
-        self._marked_at = -MARK_S
+        self._marked_at = self._reported_at = -math.inf
         self._marked: list[Span] = []
 
     def take(self, body: bytes) -> Answer:
@@ -98,14 +102,16 @@ class ActivityKeeper:
         return Answer(200, msgspec.json.encode(self.board.starts(self._clock())))
 
     def save_if_due(self) -> None:
-        """Writes everything every few minutes, and every few seconds what was reported. Raises StoreError."""
+        """Writes everything every few minutes, and between that what was reported. Raises StoreError."""
         if self._opened is None:
             return
         now = self._clock()
-        is_new = self.board.served.spans != self._marked or self._reported_requests or self._reported_periods
-        if is_new and not 0 <= now - self._marked_at < MARK_S:
-            # The next one may be late by a tick and the time of its writing.
-            self._mark(self._opened, self.board.served.until_next(MARK_S + NEXT_REPORT_S, now))
+        mark_s = OBJECT_MARK_S if isinstance(self._opened, ObjectStore) else MARK_S
+        if self.board.served.spans != self._marked and not 0 <= now - self._marked_at < mark_s:
+            self._mark(self._opened)
+        is_reported = self._reported_requests or self._reported_periods
+        if is_reported and not 0 <= now - self._reported_at < REPORTS_S:
+            self._reported_at = now
             self._write_reports(self._opened)
         if now - self._saved_at >= SAVE_S:
             self._save(self._opened)
@@ -114,7 +120,7 @@ class ActivityKeeper:
         """Writes everything at the end. Raises StoreError."""
         if self._opened is None:  # nothing was reported
             return
-        self._mark(self._opened, self.board.served.spans)
+        self._mark(self._opened)
         self._save(self._opened)
 
     def _save(self, store: FileStore) -> None:
@@ -155,11 +161,11 @@ class ActivityKeeper:
         self._reported_requests.clear()
         self._reported_periods.clear()
 
-    def _mark(self, store: FileStore, spans: list[Span]) -> None:
+    def _mark(self, store: FileStore) -> None:
         """Writes when routers served. Where the directory fails the next mark says it."""
         self._marked_at, self._marked = self._clock(), self.board.served.spans
         with suppress(StoreError):
-            store.write(self._mark_path, msgspec.msgpack.encode(spans))
+            store.write(self._mark_path, msgspec.msgpack.encode(self._marked))
 
     def _load(self) -> None:
         """Reads what the controller before has written. Where the directory fails it is read later; no report waits."""

@@ -31,7 +31,7 @@ from starlette.websockets import WebSocket
 from app.access.caller import ConfigViews, credentials
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.access.issued import IssuedKeys
-from app.activity.reporter import ActivityReporter
+from app.activity.reporter import ActivityReporter, Standing
 from app.config.base import ConfigError
 from app.control_plane import ControlPlane, RunningReplicas
 from app.dialects.base import JSON, Dialect, Request
@@ -80,7 +80,7 @@ from app.server.databricks_management import Management
 from app.server.events import EventFeed, EventsApi
 from app.server.experiments_api import ExperimentsApi, ExportApi, MirrorApi
 from app.server.fleet import DEFAULT_TIMING as FLEET_TIMING
-from app.server.fleet import ClusterMetrics, FleetSource, FleetTiming, KnownFleet, elder_since
+from app.server.fleet import ClusterMetrics, FleetSource, FleetTiming, KnownFleet, elder_since, is_starting
 from app.server.keys_api import KeysApi
 from app.server.metrics import MetricsApi, present_state
 from app.server.models import ModelsApi
@@ -149,6 +149,7 @@ class Router:
         control: ControlPlane | None = None,
         fleet: FleetSource | None = None,
         replica: str = "",
+        is_stopped: Callable[[], bool] = lambda: False,
         balancer: Balancer | None = None,
         controller: ControllerClient | None = None,
         recordings: RecordingClient | None = None,
@@ -163,10 +164,10 @@ class Router:
         """`controller` stores and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` stores recordings of requests, in files of `recording_file_s` seconds. `exports` returns the
-        recorded exposures. `fleet` lists the processes with metrics, of which this one is `replica`. A change of
-        traffic waits `delivery_patience_s` seconds for the delivery of the one before. `balancer` knows the
-        applications' replicas; without one, requests for them go through the ingress. `clock`: Unix seconds, for
-        records.
+        recorded exposures. `fleet` lists the processes with metrics, of which this one is `replica`; `is_stopped`:
+        it is told to stop. A change of traffic waits `delivery_patience_s` seconds for the delivery of the one before.
+        `balancer` knows the applications' replicas; without one, requests for them go through the ingress. `clock`:
+        Unix seconds, for records.
         """
         self._controller, self._preparation = controller, Preparation(environment)
         self._one_after_another = asyncio.Lock()
@@ -230,7 +231,8 @@ class Router:
             unauthorized=self._access.unauthorized,
             unknown_routes=lambda: self._unknown_routes.groups,
             has_replica=self._has_replica,
-            elder_since=partial(_elder_since, fleet, replica) if fleet is not None else None,
+            standing=partial(_standing, fleet, replica) if fleet is not None else None,
+            is_stopped=is_stopped,
             every_s=2 * send_every_s,
             clock=clock,
         )
@@ -537,9 +539,10 @@ async def _report(controller: WatchedController, report: bytes) -> bytes:
     return bytes(answer.body)
 
 
-async def _elder_since(fleet: FleetSource, replica: str) -> float:
-    """Since when another router runs. Raises UpstreamError."""
-    return elder_since(await fleet.fleet(), replica)
+async def _standing(fleet: FleetSource, replica: str) -> Standing:
+    """How this router stands among the others. Raises UpstreamError."""
+    listed = await fleet.fleet()
+    return Standing(not is_starting(listed, replica), elder_since(listed, replica))
 
 
 _MOST_DOCUMENTS = 16

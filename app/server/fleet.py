@@ -71,6 +71,11 @@ class Replica(NamedTuple):
         """Whether it is being stopped and finishes its requests."""
         return self.state == STOPPING
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is being removed without time for its requests."""
+        return self.is_draining and not self.has_time_to_stop
+
 
 class ApplicationState(NamedTuple):
     """An application as the control plane has it: `arguments` are its `args` in the applied configuration, which may
@@ -93,10 +98,19 @@ class Fleet(NamedTuple):
 
 def elder_since(fleet: Fleet, replica: str) -> float:
     """Since when the oldest other replica of its application runs that takes requests, or has taken some, in Unix
-    seconds; infinite without one."""
+    seconds; infinite without one. One that has failed has ended before."""
     own = {one.application for one in fleet.replicas if one.id == replica}
-    elders = (one for one in fleet.replicas if one.application in own and one.id != replica and one.state != STARTING)
+    elders = (
+        one
+        for one in fleet.replicas
+        if one.application in own and one.id != replica and one.state != STARTING and not one.has_failed
+    )
     return min((one.started_at for one in elders if one.started_at is not None), default=math.inf)
+
+
+def is_starting(fleet: Fleet, replica: str) -> bool:
+    """Whether the replica gets no requests yet."""
+    return any(one.id == replica and one.state == STARTING for one in fleet.replicas)
 
 
 class FleetSource(Protocol):

@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.internal_api import AWAIT_WEIGHTS_VARIABLE, MODEL_PATH, PACKAGE_PREFIX, REPLICA_AGE_HEADER, REPLICA_HEADER
 from app.internal_keys import Purpose, accepted
 from app.telemetry.logs import event, log_to_stderr
+from deployments.draining import is_stopped, own_replica
 from deployments.engine.adapters import prepare_modules
 from deployments.engine.bounds import guard, harden
 from deployments.engine.completions import add_completions
@@ -110,25 +111,12 @@ def replica_id() -> str:
         return secrets.token_hex(8)
 
 
-def is_stopped() -> bool:
-    """Whether Serve stops this replica."""
-    return bool(getattr(_replica(), "_shutting_down", False))
-
-
 def has_successor() -> bool:
     """Whether another replica of this one's deployment runs. This one counts as stopping."""
     context = serve.get_replica_context()
     application = serve.status().applications.get(context.app_name)
     deployment = application and application.deployments.get(context.deployment)
     return bool(deployment and deployment.replica_states.get("RUNNING"))
-
-
-def _replica() -> Any:
-    """Serve's part of this process, of which Ray 2.60 publishes little; None elsewhere."""
-    import ray
-
-    actors = getattr(ray._private.worker.global_worker, "actors", {}).values()
-    return next((replica for actor in actors if (replica := getattr(actor, "_replica_impl", None))), None)
 
 
 # Serve handles a disconnect by cancelling the request's task. vLLM generates an unstreamed response in a separate task,
@@ -299,7 +287,7 @@ def held_by_serve() -> int:
 
     Ray 2.60 counts them and does not publish them; 0 where it does not count.
     """
-    return int(getattr(_replica(), "_num_queued_requests", 0))
+    return int(getattr(own_replica(), "_num_queued_requests", 0))
 
 
 @serve.ingress()

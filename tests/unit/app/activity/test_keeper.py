@@ -17,7 +17,7 @@ from app.activity.report import (
     encode,
 )
 from app.activity.request_list import MOST_REQUESTS
-from app.experiments.activity import MARK_S, REPORTS, SAVE_S, ActivityKeeper
+from app.experiments.activity import REPORTS, REPORTS_S, SAVE_S, ActivityKeeper
 from tests.support.experiments.failing_store import Death, Disk
 
 NOW = 1_800_000_000.0
@@ -96,7 +96,7 @@ def test_files_of_reports_are_few_and_end_with_a_save() -> None:
         most = max(most, len(world.disk.list(REPORTS)))
         if number == 50:
             world.restart()
-    assert 10 < most <= SAVE_S / MARK_S
+    assert 10 < most <= SAVE_S / REPORTS_S
     world.keeper.save()
     assert world.disk.list(REPORTS) == []
 

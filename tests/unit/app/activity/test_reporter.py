@@ -14,7 +14,7 @@ from msgspec.json import encode as encode_json
 from app.activity.board import Board
 from app.activity.outages import Outages, OutageWatch
 from app.activity.report import PERIOD_S, ActivityReport, Taken, decode
-from app.activity.reporter import ActivityReporter
+from app.activity.reporter import ActivityReporter, Standing
 from app.activity.request_list import Wanted
 from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLog
 from app.engine.output import Usage
@@ -187,26 +187,50 @@ async def test_an_idle_router_says_that_it_serves_and_since_when_another_one_has
         sent.append(decode(report))
         return encode_json(Taken("keeper", 0.0))
 
-    async def elder_since() -> float:
+    async def standing() -> Standing:
         if refusals:
             refusals.pop()
             raise TimeoutError
-        return NOW - 100
+        return Standing(serves=True, elder_since=NOW - 100)
 
-    reporter = ActivityReporter(RequestLog(), deliver, dict, elder_since=elder_since, every_s=0.001, clock=Clock())
+    reporter = ActivityReporter(RequestLog(), deliver, dict, standing=standing, every_s=0.001, clock=Clock())
     async with reporter.running():
         await wait_until_async(lambda: bool(sent) and sent[-1].served_s is not None)
     assert [report.served_s for report in sent[:3]] == [None] * 3
     assert sent[-1].served_s == pytest.approx(100, abs=5)
     assert not sent[-1].periods
 
-    async def alone() -> float:
-        return math.inf
+    async def alone() -> Standing:
+        return Standing(serves=True, elder_since=math.inf)
 
     sent.clear()
-    async with ActivityReporter(RequestLog(), deliver, dict, elder_since=alone, every_s=0.001).running():
+    async with ActivityReporter(RequestLog(), deliver, dict, standing=alone, every_s=0.001).running():
         await wait_until_async(lambda: bool(sent))
     assert sent[0].served_s == pytest.approx(0, abs=5)
+
+
+async def test_a_router_serves_from_when_it_gets_requests_until_it_is_told_to_stop() -> None:
+    sent: list[ActivityReport] = []
+    looks, stops = 0, asyncio.Event()
+
+    async def deliver(report: bytes) -> bytes:
+        sent.append(decode(report))
+        return encode_json(Taken("keeper", 0.0))
+
+    async def standing() -> Standing:
+        nonlocal looks
+        looks += 1
+        return Standing(serves=looks > 5, elder_since=NOW - 100 if looks < 3 else math.inf)
+
+    reporter = ActivityReporter(
+        RequestLog(), deliver, dict, standing=standing, is_stopped=stops.is_set, every_s=0.1, clock=Clock()
+    )
+    async with reporter.running():
+        await wait_until_async(lambda: bool(sent) and sent[-1].served_s is not None)
+        assert [report.served_s for report in sent[:-1]] == [None] * 5
+        assert sent[-1].served_s == pytest.approx(0.15, abs=0.1)
+        stops.set()
+        await wait_until_async(lambda: sent[-1].served_s is None)
 
 
 async def test_a_controller_that_is_still_to_come_is_missed_by_requests_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,21 +13,23 @@ from hypothesis import strategies as st
 from app.activity.board import RANGES, Board
 from app.activity.outages import KEPT_S, MOST_SPANS, NEXT_REPORT_S, Served, Span
 from app.activity.report import ActivityReport, encode
-from app.experiments.activity import MARK_S, ROUTERS, ActivityKeeper
+from app.experiments.activity import ROUTERS, ActivityKeeper
 from app.experiments.storage.store import File
 
 NOW = 1_800_000_000.0
 LATE_S = round(NEXT_REPORT_S)
-MARKED_S = round(MARK_S + 2 * NEXT_REPORT_S)
-"""The longest time for which routers are taken to live on whose controller was killed with them."""
+NEAR_S = 1
+"""How true the beginning of an outage is: a router may have died at any time until its next report."""
 
 
 class Life(NamedTuple):
-    """In seconds; it lives at `begin`, and not any more at `end`. `is_killed`: or it ends by itself."""
+    """In seconds; it lives at `begin`, and not any more at `end`. `is_killed`: or it ends by itself. `stopping`: for
+    how long a router is there after its end, finishes its requests and gets no others."""
 
     begin: int
     end: int
     is_killed: bool = True
+    stopping: int = 0
 
     def has(self, second: int) -> bool:
         return self.begin <= second < self.end
@@ -76,9 +78,9 @@ class World:
             if keeper is None:
                 continue
             for number, router in enumerate(routers):
-                if router.has(second) and (second - router.begin) % LATE_S == 1:
+                if router.begin <= second < router.end + router.stopping and (second - router.begin) % LATE_S == 1:
                     oldest = min(one.begin for one in (router, *self.elders(router)))
-                    keeper.take(report(str(number), second - oldest))
+                    keeper.take(report(str(number), second - oldest if router.has(second) else None))
                     self.heard.add(router)
             keeper.save_if_due()
         last = ActivityKeeper(lambda: store, lambda: self.now) if keeper is None else keeper
@@ -128,7 +130,7 @@ def controller_lives(draw: st.DrawFn) -> list[Life]:
 def test_no_outage_is_claimed_that_was_none(routers: list[Life], controllers: list[Life]) -> None:
     world = World(routers, controllers)
     for begin, end in world.claimed:
-        for second in range(begin, end):
+        for second in range(begin + NEAR_S, end):
             assert not world.lives(second) or not world.hears(second)
         known = world.heard.union(*(world.elders(router) for router in world.heard))
         assert not known.intersection(world.lives(end - 1))
@@ -140,22 +142,31 @@ def test_every_outage_is_found_that_a_controller_lives_through(routers: list[Lif
     begins, true = {end: begin for begin, end in world.claimed}, {end: begin for begin, end in world.outages()}
     assert begins.keys() <= true.keys()
     for end, began in true.items():
-        assert end - began <= LATE_S or began <= begins[end] <= began + LATE_S
+        assert end - began <= NEAR_S or abs(begins[end] - began) <= NEAR_S
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
 @given(
-    ended=st.integers(20, 100), away=st.integers(MARKED_S + 1, 90), routers=st.integers(1, 3), late=st.integers(0, 9)
+    ended=st.integers(20, 100),
+    away=st.integers(NEAR_S + 1, 90),
+    routers=st.integers(1, 3),
+    late=st.integers(0, 9),
+    stopping=st.integers(0, 9),
 )
 def test_a_restart_of_everything_is_an_outage(
-    *, is_killed: bool, ended: int, away: int, routers: int, late: int
+    *, is_killed: bool, ended: int, away: int, routers: int, late: int, stopping: int
 ) -> None:
     back = ended + away
     lives = [Life(begin, begin + 50) for begin in range(back, back + routers)]
-    world = World([Life(0, ended), *lives], [Life(0, ended, is_killed), Life(max(back + late - 5, ended), back + 60)])
+    stopping = 0 if is_killed else min(stopping, away - 1)
+    controller_end, next_begin = ended + stopping, max(back + late - 5, ended + stopping)
+    world = World(
+        [Life(0, ended, is_killed, stopping), *lives],
+        [Life(0, controller_end, is_killed), Life(next_begin, back + 60)],
+    )
     ((begin, end),) = world.claimed
     assert end == back
-    assert ended <= begin <= ended + (MARKED_S if is_killed else LATE_S)
+    assert abs(begin - ended) <= NEAR_S
 
 
 def test_a_first_start_is_no_outage_and_history_says_both_ends() -> None:
@@ -164,7 +175,7 @@ def test_a_first_start_is_no_outage_and_history_says_both_ends() -> None:
         board.take(ActivityReport(name, 0, [], [], served_s=served_s), at + seconds)
     for name in RANGES:
         document = board.history(name, at + 60, [])
-        assert document["no_router"] == [{"from": at + 4, "to": at + 32}]
+        assert document["no_router"] == [{"from": at + 3, "to": at + 32}]
         assert document["series"] == []
         assert document["since"] == at
     assert board.history("15m", at + 10, None)["no_router"] == []
@@ -200,5 +211,5 @@ def test_a_damaged_mark_takes_nothing_else_with_it(mark: bytes) -> None:
     again = ActivityKeeper(lambda: store, lambda: NOW + 60)
     again.take(report("b", 1.0))
     assert again.board.used == {"key": NOW}
-    spans: list[Span] = [(NOW + 59, NOW + 62)]
+    spans: list[Span] = [(NOW + 59, NOW + 61)]
     assert again.board.served.spans == spans

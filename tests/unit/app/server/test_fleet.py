@@ -30,6 +30,7 @@ from app.server.fleet import (
     PreparedMetrics,
     Replica,
     elder_since,
+    is_starting,
 )
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import GREEN_FLOAT32
@@ -41,10 +42,11 @@ ONE = Replica("r1", "router", "10.0.0.1")
 
 def test_the_oldest_other_router_that_does_not_start_any_more_is_the_elder() -> None:
     own, started = Replica("own", "router", "10.0.0.1", "STARTING", 50.0), 10.0
-    older = Replica("older", "router", "10.0.0.1", "STOPPING", started)
+    older = Replica("older", "router", "10.0.0.1", "STOPPING", started, has_time_to_stop=True)
     others = [
         own,
         Replica("new", "router", "10.0.0.1", "RUNNING", 60.0),
+        Replica("failed", "router", "10.0.0.1", "STOPPING", 2.0),
         Replica("stuck", "router", "10.0.0.1", "STARTING", 1.0),
         Replica("engine", "blue", "10.0.0.1", "RUNNING", 1.0),
         Replica("unplaced", "router", "", "RUNNING", None),
@@ -52,6 +54,9 @@ def test_the_oldest_other_router_that_does_not_start_any_more_is_the_elder() -> 
     assert elder_since(Fleet([*others, older]), "own") == started
     assert elder_since(Fleet(others), "own") == 60.0
     assert elder_since(Fleet(others), "new") == elder_since(Fleet([own]), "own") == math.inf
+    assert is_starting(Fleet(others), "own")
+    assert not is_starting(Fleet(others), "new")
+    assert not is_starting(Fleet(others), "unlisted")
 
 
 class FleetRig:
