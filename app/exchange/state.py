@@ -293,13 +293,18 @@ class RouterState:
         replicas = self.running.last
         return replicas is not None and replicas.lacks(self._application(deployment))
 
+    def dead(self) -> frozenset[str]:
+        """The engines that do not serve, which the control plane may still list: those that requests have lost in the
+        last minute, and those that fail their checks."""
+        return frozenset({*self.fuse.dead(), *self.balancer.silent()})
+
     def is_down(self, deployment: str) -> bool:
         """Whether no replica of the deployment runs, as far as is known, though one is to run at all times."""
         application, replicas = self._application(deployment), self.running.last
         if replicas is None or application is None or not replicas.keeps(application):
             return False
         ids = set(replicas.ids.get(application, ()))
-        return replicas.lacks(application) or (bool(ids) and ids <= set(self.fuse.dead()))
+        return replicas.lacks(application) or (bool(ids) and ids <= self.dead())
 
     def _application(self, deployment: str) -> str | None:
         """The application that serves the deployment; None if it is not known, or none does."""

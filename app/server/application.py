@@ -263,7 +263,7 @@ class Router:
             stops=self._stops_in_force,
             waiting=self.state.requests.waiting,
             paused=self.state.requests.paused,
-            dead=self.state.fuse.dead,
+            dead=self.state.dead,
             sampled=self._sampled,
         )
         known = KnownFleet(fleet, timing=fleet_timing) if fleet is not None else None
@@ -279,7 +279,7 @@ class Router:
             CallersApi(services, use=self.state.requests.caller_use),
             KeysApi(services),
             ActivityApi(services, own=self._activity.board),
-            ModelsApi(services, fleet=known, dead=self.state.fuse.dead),
+            ModelsApi(services, fleet=known, dead=self.state.dead),
         )
         self._metrics = MetricsApi(
             services,
@@ -395,7 +395,7 @@ class Router:
 
     def _has_replica(self) -> Mapping[Arm, bool] | None:
         config, replicas = self.state.config(), self._running.known
-        return has_replica(replicas, config, self.state.fuse.dead()) if config and replicas else None
+        return has_replica(replicas, config, self.state.dead()) if config and replicas else None
 
     def _queued(self) -> Mapping[str, int]:
         return {name: queue.waiting for name, queue in self.state.queues.items()}

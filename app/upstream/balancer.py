@@ -4,7 +4,7 @@ The control plane tells which replicas there are (`Watch`). The router knows wha
 and which have failed; several routers share nothing. Each key orders the replicas (rendezvous hashing), at every router
 in the same way: a replica added or gone moves only the keys that it gets or had.
 
-A replica that fails is paused until it passes a check. One that has requests and says nothing is checked, too. With
+A replica that fails is paused until it passes a check. One that says nothing is checked, too, an idle one as well. With
 every replica paused, or none known, there is no choice: Serve's ingress then takes the request, and has it wait.
 """
 
@@ -29,6 +29,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 SILENCE_S = 5.0
 """Seconds without an answer after which a replica with requests is checked."""
+
+IDLE_S, IDLE_CHECKS_PER_S = 2.0, 20
+"""The same for a replica without requests, and how many of these are checked in a second at most."""
 
 CHECK_EVERY_S = 0.1
 
@@ -90,6 +93,11 @@ class Replica:
     requests: int = 0
     pause_s: float = 0.0
     is_checked: bool = False
+
+    @property
+    def id(self) -> str:
+        """Serve's own id of it, which its engine is called by: its unique name ends with it."""
+        return self.address.name.rpartition("#")[2]
 
 
 @dataclass(slots=True)
@@ -187,11 +195,22 @@ class Balancer:
     def due(self) -> Iterator[Replica]:
         """The replicas to be checked now."""
         now = self.clock()
+        count = sum(len(application.replicas) for application in self._applications.values())
+        idle_s = max(IDLE_S, count / IDLE_CHECKS_PER_S)
         for application in self._applications.values():
             for replica in application.replicas:
-                silence_s = replica.pause_s or (SILENCE_S if replica.requests else math.inf)
+                silence_s = replica.pause_s or (SILENCE_S if replica.requests else idle_s)
                 if not replica.is_checked and now - replica.heard_at >= silence_s:
                     yield replica
+
+    def silent(self) -> Collection[str]:
+        """The ids of the replicas that have failed a check, and none has passed since: they do not serve."""
+        return {
+            replica.id
+            for application in self._applications.values()
+            for replica in application.replicas
+            if replica.pause_s > FIRST_PAUSE_S
+        }
 
     async def check(self, replica: Replica, check: Check) -> None:
         """Checks a replica: ends its pause, or prolongs it."""

@@ -1,5 +1,7 @@
 """`GET /api/overview` and `POST /api/experiments/check`, on a real router."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -12,11 +14,13 @@ from app.access.keys import append, create
 from app.control_plane import Replicas
 from app.errors import Unavailable
 from app.server.application import Router
+from app.upstream.balancer import Address
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import refuse
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
+from tests.support.waiting import wait_until
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 SECTION: dict[str, Any] = {
@@ -155,6 +159,25 @@ def test_replicas_are_the_control_planes(guarded: ManagedRig) -> None:
     assert shown["routers"] == 3
     assert deployments(shown)["blue"]["replicas"] == {"RUNNING": 2, "STARTING": 1}
     assert deployments(shown)["green"]["replicas"] is None
+
+
+def test_an_idle_engine_that_fails_its_checks_is_down_although_serve_lists_it(guarded: ManagedRig) -> None:
+    guarded.control.running = Replicas({"blue": {"RUNNING": 1}}, {"RUNNING": 1}, ids={"blue": ["x"]})
+    assert deployments(overview(guarded.url, guarded.keys["boss"]))["blue"]["dead"] == 0
+    state = guarded.router.state
+    assert not state.is_down("blue")
+    balancer = state.balancer
+    balancer.update({"blue": [Address("SERVE_REPLICA::blue#Engine#x", "http://127.0.0.1:1", "/blue")]})
+
+    async def ill(origin: str) -> bool:
+        return False
+
+    balancer.clock = lambda: time.monotonic() + 60
+    (idle,) = balancer.due()
+    for _ in range(2):
+        asyncio.run(balancer.check(idle, ill))
+    wait_until(lambda: deployments(overview(guarded.url, guarded.keys["boss"]))["blue"]["dead"] == 1)
+    assert state.is_down("blue")
 
 
 def test_without_an_answer_of_the_control_plane_replicas_are_unknown(guarded: ManagedRig) -> None:

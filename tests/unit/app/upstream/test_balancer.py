@@ -8,7 +8,10 @@ from random import Random
 import pytest
 
 from app.upstream.balancer import (
+    CHECK_EVERY_S,
     FIRST_PAUSE_S,
+    IDLE_CHECKS_PER_S,
+    IDLE_S,
     LONGEST_PAUSE_S,
     SILENCE_S,
     Address,
@@ -217,12 +220,15 @@ def test_many_requests_that_fail_with_their_replica_make_one_short_pause() -> No
     assert len(list(one.due())) == 1
 
 
-async def test_a_replica_that_has_requests_and_says_nothing_is_checked_and_an_idle_one_is_not() -> None:
+async def test_a_replica_that_has_requests_and_says_nothing_is_checked() -> None:
     clock = Clock()
     two = balancer(("a", "b"), clock)
     placement = Placement()
     visit = started(two, placement)
-    clock.now += SILENCE_S
+    clock.now += IDLE_S
+    (idle,) = two.due()
+    clock.now += SILENCE_S - IDLE_S
+    await two.check(idle, healthy)
     (silent,) = two.due()
     assert silent.address.name == placement.chosen
     visit.heard()
@@ -230,6 +236,34 @@ async def test_a_replica_that_has_requests_and_says_nothing_is_checked_and_an_id
     clock.now += SILENCE_S
     await two.check(silent, ill)
     assert {visited(two, Placement()) for _ in range(10)} == {"ab".replace(placement.chosen[-1], "")}
+
+
+async def test_the_death_of_an_idle_replica_is_known_within_seconds() -> None:
+    clock = Clock()
+    two = balancer(("a", "b"), clock)
+    seen = {}
+    while two.silent() != {"b"}:
+        for replica in list(two.due()):
+            seen[replica.id] = replica
+            await two.check(replica, ill if replica.id == "b" else healthy)
+        assert "a" not in two.silent()
+        clock.now += CHECK_EVERY_S
+    assert clock.now - Clock.now < IDLE_S + 1
+    assert {visited(two, Placement()) for _ in range(10)} == {"a"}
+    await two.check(seen["b"], healthy)
+    assert two.silent() == set()
+
+
+def test_idle_replicas_are_checked_the_less_often_the_more_there_are() -> None:
+    clock, checks = Clock(), 0
+    many = Balancer(clock=clock, random=Random(0))
+    many.update({"blue": [Address(f"SERVE_REPLICA::blue#Engine#{n}", f"http://{n}", "/x") for n in range(1000)]})
+    for _ in range(1000):
+        clock.now += CHECK_EVERY_S
+        for replica in many.due():
+            checks += 1
+            replica.heard_at = clock.now
+    assert checks <= 100 * IDLE_CHECKS_PER_S
 
 
 def test_a_request_avoids_the_replicas_that_have_failed_it_while_there_are_others() -> None:

@@ -308,7 +308,8 @@ function scope({ routers, window_s: window, replicas_age_s: age, endpoints }) {
   const hasReplicas = endpoints.some(({ deployments }) => deployments.some(({ replicas }) => replicas !== null));
   // An older router does not say it.
   const when = typeof age !== "number" || !hasReplicas ? "" : age < 1 ? "just now" : `${duration(age)} ago`;
-  const listed = when && ` Ray Serve listed the replicas ${when}; it notices a dead idle engine after about 20\u00a0s.`;
+  const listed =
+    when && ` Ray Serve listed the replicas ${when}; an engine that does not answer is shown within seconds.`;
   return `Counted by ${who} ${since}. Percentiles of more than 500 streams are approximate.${listed}`;
 }
 
