@@ -289,6 +289,55 @@ async def test_the_apis_page_names_the_environment_also_without_a_key(
         await expect(page.locator("#who")).to_be_hidden()
 
 
+async def test_a_key_that_is_not_kept_goes_along_to_the_apis_page_and_back(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    keys = managed.guard()
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    stored = "JSON.stringify({...sessionStorage, ...localStorage})"
+    await page.goto("/ui")
+    await page.get_by_label("API key").fill(keys["boss"])
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#who")).to_contain_text("boss")
+    await page.get_by_role("contentinfo").get_by_role("link", name="API documentation").click()
+    await page.wait_for_url("**/docs")
+    await expect(page.locator("#who")).to_contain_text("boss")
+    assert keys["boss"] not in await page.evaluate(stored)
+    await page.get_by_role("link", name="Traffic").click()
+    await expect(page.get_by_role("heading", name="chat", exact=True)).to_be_visible()
+    assert keys["boss"] not in await page.evaluate(stored)
+    await page.reload()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+
+
+async def test_after_authorize_the_examples_name_the_keys_endpoints_and_answers_are_documented(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    keys = managed.guard()
+    page, watch = await open_page(managed.url)
+    watch.expected += ["401", "404"]
+    await page.goto("/docs")
+    await page.locator("#operations-tag-OpenAI").get_by_role("button", name="Expand operation").click()
+    operation = page.locator(".opblock", has=page.locator('[data-path="/v1/chat/completions"]'))
+    await operation.locator(".opblock-summary-control").click()
+    body = operation.locator("textarea.body-param__text")
+    await expect(body).to_have_value(re.compile("<an endpoint for chat>"))
+    await page.get_by_role("button", name="Authorize").first.click()
+    dialog = page.locator(".modal-ux")
+    await dialog.get_by_role("textbox").first.fill(keys["boss"])
+    await dialog.get_by_role("button", name="Authorize").first.click()
+    await dialog.get_by_role("button", name="Close").last.click()
+    await expect(body).to_have_value(re.compile('"model": "chat"'))
+    await operation.get_by_role("button", name="Execute").click()
+    answer = operation.locator(".live-responses-table")
+    await expect(answer.locator(".response-col_status").last).to_contain_text("200")
+    await body.fill('{"model": "nothing", "messages": [{"role": "user", "content": "hi"}]}')
+    await operation.get_by_role("button", name="Execute").click()
+    await expect(answer.locator(".response-col_status").last).to_contain_text("404")
+    await expect(answer).not_to_contain_text("Undocumented")
+
+
 @pytest.mark.parametrize("width", [390, 360])
 async def test_a_phones_header_has_two_rows_and_the_whole_role(
     managed: Managed, open_page: OpenPage, width: int

@@ -5,10 +5,11 @@ import { describe, framed, nameEnvironment } from "/ui/static/js/frame.js";
 import { isKeyRequired, waysToSignIn } from "/ui/static/js/sign_in.js";
 import { CHANGED, isDark } from "/ui/static/js/theme.js";
 
+const SPECIFICATION = "/openapi.json";
+
 const dark = () => document.documentElement.classList.toggle("dark-mode", isDark());
 document.addEventListener(CHANGED, dark);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dark);
-framed();
 document.querySelector('nav a[href="/docs"]')?.setAttribute("aria-current", "page");
 
 const api = new Api(
@@ -16,6 +17,7 @@ const api = new Api(
   () => {},
   isKeyRequired,
 );
+framed(api);
 
 /**
  * Who the visitor is, with the key that the tab keeps; null without one.
@@ -35,6 +37,104 @@ const plainPaths = ({ React }) => ({
       props.path.includes("/") ? React.createElement("span", null, props.text) : React.createElement(Original, props),
   },
 });
+
+// Swagger UI does not know ranges of statuses, and calls a 404 undocumented where the document says 4XX.
+const rangesOfStatuses = () => ({
+  wrapComponents: {
+    liveResponse:
+      (/** @type {unknown} */ Original, /** @type {{React: any}} */ { React }) =>
+      (/** @type {any} */ props) => {
+        const { response, path, method, specSelectors } = props;
+        const range = `${String(response.get("status"))[0]}XX`;
+        const isKnown = specSelectors.specJson().hasIn(["paths", path, method, "responses", range]);
+        return React.createElement(
+          Original,
+          isKnown ? { ...props, response: response.set("notDocumented", false) } : props,
+        );
+      },
+  },
+});
+
+/** @type {Record<string, string>} */
+let typed = {}; // the headers of the keys that the visitor has typed here
+
+/**
+ * The headers of these keys.
+ *
+ * @param {any} authorized As Swagger UI has them.
+ */
+function headersOf(authorized) {
+  /** @type {Record<string, string>} */
+  const headers = {};
+  for (const { schema, value } of Object.values(authorized?.toJS() ?? {}))
+    if (schema.type === "apiKey") headers[schema.name] = value;
+    else headers.Authorization = `Bearer ${value}`;
+  return headers;
+}
+
+// The examples are those of the key: they are read again with another one.
+const examplesOfTheKey = () => {
+  const wrap =
+    (/** @type {Function} */ original, /** @type {any} */ system) =>
+    (/** @type {unknown[]} */ ...given) => {
+      const done = original(...given);
+      typed = headersOf(system.authSelectors.authorized());
+      system.specActions.download(SPECIFICATION);
+      return done;
+    };
+  return {
+    statePlugins: {
+      auth: { wrapActions: { authorize: wrap, logout: wrap } },
+      spec: { wrapActions: { updateJsonSpec: renamed } },
+    },
+  };
+};
+
+/** @param {any} operation Of a document, as plain data. */
+const exampleOf = (operation) => operation.requestBody?.content?.["application/json"]?.example;
+
+/**
+ * Replaces in the forms what the document before had as examples, and the visitor has left as it was.
+ *
+ * @param {Function} original
+ * @param {any} system
+ */
+function renamed(original, system) {
+  return (/** @type {any} */ document) => {
+    const { specSelectors, specActions, oas3Selectors, oas3Actions } = system;
+    const before = specSelectors.specJson().toJS().paths ?? {};
+    original(document);
+    for (const [path, methods] of Object.entries(document.paths ?? {}))
+      for (const [method, operation] of Object.entries(methods)) {
+        const [former, pathMethod] = [before[path]?.[method], [path, method]];
+        if (former === undefined) continue;
+        if (isText(exampleOf(former), oas3Selectors.requestBodyValue(...pathMethod)))
+          oas3Actions.setRequestBodyValue({ value: JSON.stringify(exampleOf(operation), null, 2), pathMethod });
+        for (const parameter of operation.parameters ?? []) {
+          const old = former.parameters.find((/** @type {any} */ one) => one.name === parameter.name)?.example;
+          const value = old && specSelectors.parameterValues(pathMethod).get(`${parameter.in}.${parameter.name}`);
+          if (value === old && value !== parameter.example)
+            specActions.changeParam(pathMethod, parameter.name, parameter.in, parameter.example, false);
+        }
+      }
+  };
+}
+
+/**
+ * Whether the text is this example.
+ *
+ * @param {unknown} example
+ * @param {unknown} text
+ */
+function isText(example, text) {
+  if (example === undefined || typeof text !== "string") return false;
+  try {
+    return JSON.stringify(JSON.parse(text)) === JSON.stringify(example);
+  } catch {
+    return false; // the visitor is writing
+  }
+}
+
 /** Names what Swagger UI leaves without a name, and lets keyboards scroll what scrolls. */
 function labelled() {
   /** @type {[string, string, string][]} */
@@ -74,12 +174,14 @@ const me = await visitor();
 if (me === null) nameEnvironment();
 else describe(me);
 SwaggerUIBundle({
-  url: "/openapi.json",
-  plugins: [plainPaths],
+  url: SPECIFICATION,
+  plugins: [plainPaths, rangesOfStatuses, examplesOfTheKey],
   // Examples name the endpoints of the key that the tab keeps, and are sent with it; the command for curl hides it.
-  requestInterceptor(/** @type {{headers: Record<string, string>}} */ request) {
+  requestInterceptor(/** @type {{headers: Record<string, string>, loadSpec?: boolean}} */ request) {
     const { authorization } = api;
-    if (authorization !== null) request.headers = { Authorization: authorization, ...request.headers };
+    const own = Object.keys(typed).length > 0;
+    if (request.loadSpec && own) Object.assign(request.headers, typed);
+    if (authorization !== null && !own) request.headers = { Authorization: authorization, ...request.headers };
     return request;
   },
   showMutatedRequest: false,

@@ -1,6 +1,7 @@
 // Requests to this server, with the key that the visitor typed. There are no cookies.
 
 const STORED = "switchyard-key";
+const PASSED = "switchyard-passed-key"; // a key that is not kept, on its way to the next page, which takes it
 /** The item of localStorage with the playground's conversation, if the visitor keeps it. */
 export const CONVERSATION = "switchyard-conversation";
 const TIMEOUT_MS = 30_000;
@@ -30,7 +31,7 @@ export class ApiError extends Error {
  * answers nothing without a key. It is then not asked without one: it counts such requests, which may be an attack.
  */
 export class Api {
-  #key = sessionStorage.getItem(STORED);
+  #key = passed() ?? sessionStorage.getItem(STORED);
   #isToken = false;
   /** @type {number | undefined} */
   #ends;
@@ -69,6 +70,12 @@ export class Api {
     this.#lapsed = "";
     if (key !== null && stored) sessionStorage.setItem(STORED, key);
     else sessionStorage.removeItem(STORED);
+  }
+
+  /** Lets the page to which the visitor goes now have a key that is not kept, too. A token of the issuer is its own. */
+  passOn() {
+    const isKept = sessionStorage.getItem(STORED) !== null;
+    if (this.#key !== null && !this.#isToken && !isKept) sessionStorage.setItem(PASSED, this.#key);
   }
 
   /** The header with the key; null without one. */
@@ -251,6 +258,13 @@ export class Api {
     }
     return `${what}: ${message}.`;
   }
+}
+
+/** The key that the page before has passed on; null: none. */
+function passed() {
+  const key = sessionStorage.getItem(PASSED);
+  sessionStorage.removeItem(PASSED);
+  return key;
 }
 
 /** @param {Response} response */

@@ -3,8 +3,21 @@
 import { find, h } from "./dom.js";
 import { themed } from "./theme.js";
 
-/** Lets the theme be chosen, and the first link lead to the content. */
-export function framed() {
+const PAGES = new Set(["/ui", "/docs"]); // the console, and the API's page
+
+/**
+ * Lets the theme be chosen, and the first link lead to the content. Between the console and the API's page the key goes
+ * along, in the same tab.
+ *
+ * @param {{passOn: () => void}} api
+ */
+export function framed(api) {
+  document.addEventListener("click", (event) => {
+    const link = event.target instanceof Element ? event.target.closest("a") : null;
+    const isElsewhere = event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey;
+    if (link === null || link.target || link.origin !== location.origin || isElsewhere) return;
+    if (PAGES.has(link.pathname) && link.pathname !== location.pathname) api.passOn();
+  });
   themed(find(document, "#theme"));
   find(document, ".skip").addEventListener("click", (event) => {
     event.preventDefault(); // the hash is a page's address

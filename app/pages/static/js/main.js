@@ -230,7 +230,7 @@ window.addEventListener("hashchange", async () => {
   await closeDialogs();
   show();
 });
-framed();
+framed(api);
 drawButton();
 waysToSignIn().then(({ credentials, required, oidc }) => {
   if (api.hasKey || required === false) drawFrame(); // the page asks for a key, not the frame
