@@ -31,7 +31,7 @@ from app.experiments.controller import Controller
 from app.experiments.storage.directory import make_private
 from app.experiments.storage.keeper import Submit
 from app.experiments.storage.store import StoreError, local_directory
-from app.experiments.storage.write_ahead import WriteAhead
+from app.experiments.storage.write_ahead import PATIENCE_S, WriteAhead
 from app.exposures.controller_client import Answer, Export, ExportStream
 from app.telemetry.logs import event, where
 
@@ -155,10 +155,10 @@ class ControllerHost:
         controller leaves no trace of. A directory that fails is not waited for."""
         loop = asyncio.get_running_loop()
         until = loop.time() + SETTLE_S
-        if controller.write_ahead is not None:
-            await controller.write_ahead.written(SETTLE_S)
         while (writing := await self._in_thread(controller.flush)) is not None and (left := until - loop.time()) > 0:
             await asyncio.wait([asyncio.wrap_future(writing)], timeout=left)
+        if controller.write_ahead is not None:  # with the word that it lived after this
+            await controller.write_ahead.written(max(until - loop.time(), PATIENCE_S))
 
     @asynccontextmanager
     async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:

@@ -76,13 +76,9 @@ class Silence(NamedTuple):
         if 0 < self.failing_since <= at:
             since = _iso(self.failing_since)
             return f"what a controller showed from {since} on is in no file: it was killed before it could write again"
-        if self.alive_at + ALIVE_S < at < math.inf:
+        if self.alive_at < at < math.inf:
             return f"what a controller showed after {_iso(self.alive_at)}, if it still ran, is in no file"
         return ""
-
-
-ALIVE_S = 3.0
-"""A controller that lives says so more often than that."""
 
 
 class Claim(NamedTuple):

@@ -10,8 +10,8 @@ is killed leaves at least one; the next process takes them over. A lock tells fi
 thread of its own writes: others wait for it only `PATIENCE_S`, and go on without if the disk hangs.
 
 The head says how many batches follow, so that a file that was cut is not taken for one whose process was killed while
-it wrote. It is written in place, which works on a full disk, too: there the process says about once a second that it
-lives, and since when it cannot write what it shows.
+it wrote. It is written in place, which works on a full disk, too: there the process says after each report that it
+shows, and once a second, that it lives, and since when it cannot write what it shows.
 
 A lone router keeps no batches besides, and what its files lack is lost. A controller that routers send to has copies
 here, in files whose names begin with `copy-`: what these lack, its routers send again.
@@ -230,7 +230,7 @@ class WriteAhead:
         self._missed_since = 0.0
         self._said = Head()
         """What the head of the last file is to say, but for its own batches."""
-        self._saying: Future[bool] | None = None
+        self._is_to_say = False
         self.has_company = False
         """Whether `left` has seen files of another living process."""
         self._is_failing = False
@@ -244,7 +244,7 @@ class WriteAhead:
         self._writing = self.thread.submit(self._add_pending)
 
     async def written(self, patience_s: float = PATIENCE_S) -> None:
-        """Returns once all that was added is on disk or has failed, and after `patience_s` if the disk hangs."""
+        """Returns once all that was added or said is on disk or has failed; after `patience_s` if the disk hangs."""
         if self._writing is None or self._writing.done():
             return
         done, _ = await asyncio.wait([asyncio.wrap_future(self._writing)], timeout=patience_s)
@@ -255,8 +255,9 @@ class WriteAhead:
         """Says on disk that this process lives at a Unix time, since when the directory fails, and how many entries it
         has written to the journal. Never waits."""
         self._said = Head(entries=entries, alive_at=now, failing_since=failing_since or 0.0)
-        if self._saying is None or self._saying.done():
-            self._saying = self.thread.submit(self._say)
+        if not self._is_to_say:
+            self._is_to_say = True
+            self._writing = self.thread.submit(self._say_pending)
 
     def release(self, stored: Mapping[str, Numbers]) -> None:
         """Deletes the files all of whose batches are stored, by router, some time soon. Never waits."""
@@ -302,6 +303,10 @@ class WriteAhead:
             self._failed(str(error))
         else:
             self._is_failing = False
+
+    def _say_pending(self) -> None:
+        self._is_to_say = False  # first: what is said from now on is not read here
+        self._say()
 
     def _say(self) -> bool:
         """Writes what is to be said, and returns whether that was possible."""
