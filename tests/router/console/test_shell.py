@@ -2,6 +2,7 @@
 
 import re
 from importlib.metadata import version
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 import pytest
@@ -363,6 +364,17 @@ async def test_a_phones_header_has_two_rows_and_the_whole_role(
     links = page.get_by_role("navigation").get_by_role("link")
     heights = await links.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().height)")
     assert min(heights) >= 40, "a finger meets it"
+
+
+async def test_the_headings_of_the_apis_page_leave_no_level_out(open_page: OpenPage, rig: Rig) -> None:
+    page, _ = await open_page(rig.url)
+    await page.goto("/docs")
+    await page.locator("#operations-tag-OpenAI").get_by_role("button", name="Expand operation").click()
+    await page.locator('[data-path="/v1/chat/completions"]').click()
+    await expect(page.get_by_role("heading", name="Responses")).to_be_visible()
+    levels = await page.evaluate("""() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
+        .map((one) => Number(one.getAttribute("aria-level") ?? one.tagName[1]))""")
+    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
 
 
 async def test_all_pages_of_a_manager_are_one_row_on_a_phone(open_page: OpenPage, rig: Rig) -> None:

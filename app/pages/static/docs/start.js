@@ -150,6 +150,10 @@ function labelled() {
       element.setAttribute(attribute, value);
   for (const select of document.querySelectorAll("[data-param-name] select"))
     select.setAttribute("aria-label", select.closest("tr")?.dataset.paramName ?? "");
+  // The title is followed by headings of the third level: each counts as one of the level above.
+  for (const level of [3, 4, 5])
+    for (const heading of document.querySelectorAll(`#main h${level}:not([aria-level])`))
+      heading.setAttribute("aria-level", String(level - 1));
   // These buttons say other words than their labels do.
   for (const button of document.querySelectorAll(".auth-btn-wrapper button")) button.removeAttribute("aria-label");
 }
