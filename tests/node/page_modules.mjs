@@ -16,7 +16,7 @@ const { blocks, Growing } = await load("playground/markdown.js");
 const { fieldOf, request } = await load("playground/request.js");
 const { jsonText, python, shellWord, snippets } = await load("playground/snippets.js");
 const { cosine, norm } = await load("playground/cards.js");
-const { between, minute, moment, signed, signedPercent, unbroken } = await load("format.js");
+const { between, minute, moment, roundTicks, signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/interval.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
 const { astrayWords, replicaWords } = await load("pages/traffic.js");
@@ -61,6 +61,7 @@ const FUNCTIONS = {
   messages,
   minute,
   moment,
+  roundTicks,
   norm,
   percent,
   phases: (request) => phases(request).map((/** @type {any} */ part) => [part.name, part.from, part.to]),

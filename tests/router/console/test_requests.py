@@ -420,7 +420,8 @@ async def test_requests_without_valid_credentials_are_counted_by_minute_and_reas
     await expect(counted).to_contain_text(re.compile(r"\b3 . The API key is not valid"))
     await expect(counted).to_contain_text(re.compile(r"\d . Credentials are required"))
     await expect(counted.get_by_role("slider", name="minute by minute")).to_be_visible()
-    await expect(counted.locator(".times span")).to_have_count(3)
+    labels = await counted.locator(".times span").all_inner_texts()
+    assert {label[3:5] for label in labels} <= {"00", "15", "30", "45"}
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
 

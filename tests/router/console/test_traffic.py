@@ -750,10 +750,9 @@ async def test_the_chosen_time_is_drawn_for_each_endpoint(
     assert await said.inner_text() >= f"until {clock(until)}"
     times = chat.get_by_role("figure").first.locator(".times span")
     await expect(times.last).to_have_text(re.compile(r"^\d\d:\d\d$|\n"))
-    assert [(await times.nth(n).inner_text())[:5] for n in (0, 2)] == [
-        time.strftime("%H:%M", time.gmtime(at))
-        for at in ((await api_history(page, "1h"))["at"][0], (await api_history(page, "1h"))["until"])
-    ]
+    minutes = [label[3:5] for label in await times.all_inner_texts()]
+    assert 3 <= len(minutes) <= 4
+    assert set(minutes) <= {"00", "15", "30", "45"}
     await page.get_by_label("Charts of the last").select_option("6 hours")
     await expect(chat).to_contain_text("First token p95, green")
     await expect(chat.locator(".lead, .findings").filter(has_text="green ran")).to_have_count(0)  # that is over

@@ -180,3 +180,28 @@ export function ticks(times) {
     return isNew ? (clock.startsWith("00:00") ? name : `${clock}\n${name}`) : clock;
   });
 }
+
+const STEPS_S = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800];
+const MOST_TICKS = 4;
+const EDGE = 0.06; // the part of an axis at whose ends a label would be cut
+
+/**
+ * Round times of an axis, as many as have room, by the visitor's clock: their labels, and their places from 0 to 1.
+ *
+ * @param {number} from Unix seconds.
+ * @param {number} until
+ * @returns {{text: string, at: number}[]}
+ */
+export function roundTicks(from, until) {
+  const shift = -60 * new Date(from * 1000).getTimezoneOffset();
+  const [first, last] = [from + EDGE * (until - from), until - EDGE * (until - from)];
+  for (const step of STEPS_S) {
+    const begin = Math.ceil((first + shift) / step) * step - shift;
+    const count = Math.floor((last - begin) / step) + 1;
+    if (count > MOST_TICKS) continue;
+    const times = Array.from({ length: Math.max(count, 0) }, (_, index) => begin + index * step);
+    const labels = ticks(times);
+    return times.map((time, index) => ({ text: labels[index], at: (time - from) / (until - from) }));
+  }
+  return [];
+}

@@ -111,12 +111,12 @@ function neighbour(key, from) {
 }
 
 /**
- * A picture between its axes: from zero to `most`, and with labels of times from the first to the last. `readings` say
+ * A picture between its axes: from zero to `most`, and with labels of times at their places. `readings` say
  * in words what its points show, from the first to the last: the one under the pointer, or to which arrow keys have
  * moved, takes the place of the times.
  *
  * @param {SVGElement} picture
- * @param {readonly string[]} times
+ * @param {readonly {text: string, at: number}[]} times
  * @param {string | null} [most]
  * @param {readonly string[]} [readings]
  */
@@ -194,7 +194,11 @@ export function withAxes(picture, times, most = null, readings = []) {
     h(
       "div",
       { class: "times small", "aria-hidden": "true" },
-      times.map((text) => h("span", {}, text)),
+      // In the middle of its place, but at the two ends.
+      times.map(({ text, at }) => {
+        const shift = at === 0 ? 0 : at === 1 ? 100 : 50;
+        return h("span", { style: { left: `${100 * at}%`, transform: `translateX(-${shift}%)` } }, text);
+      }),
     ),
     // Kept: a page that reads its data again would empty it under a pointer that rests.
     h("div", { class: "reading small", "aria-hidden": "true", "data-kept": readings.length > 0 }),

@@ -2,6 +2,7 @@
 
 import re
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -196,6 +197,18 @@ def test_what_the_arms_columns_say_is_explained_where_the_effect_denies_it(
     words = call("asTheyCame", comparison, "blue")
     assert words.replace("\N{NO-BREAK SPACE}", " ").startswith(said)
     assert bool(words) == bool(said)
+
+
+@given(st.integers(1_600_000_000, 1_900_000_000), st.sampled_from([900, 3600, 6 * 3600, 86400, 7 * 86400]))
+@settings(max_examples=30)
+def test_the_labels_of_a_time_axis_are_round_and_have_room(begin: int, length: int) -> None:
+    found = call("roundTicks", begin, begin + length)
+    times = [begin + one["at"] * length for one in found]
+    assert 2 <= len(found) <= 4
+    assert all(0.05 < one["at"] < 0.95 for one in found)
+    steps = {round(after - before) for before, after in pairwise(times)}
+    assert len(steps) == 1
+    assert all(round(time) % min(*steps, 86400) == 0 for time in times)
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,10 @@ function uses({ uses: days }) {
   return [
     withAxes(
       bars(requests, `Requests on each of the last ${days.length} days: ${requests.join(", ")}`),
-      [`${days.length - 1} days ago`, "today"],
+      [
+        { text: `${days.length - 1} days ago`, at: 0 },
+        { text: "today", at: 1 },
+      ],
       null,
       requests.map((one, index) => `${daysAgo(days.length - 1 - index)}: ${whole(one)}`),
     ),

@@ -3,7 +3,7 @@
 import { ApiError } from "../api.js";
 import { h, morph } from "../dom.js";
 import { Filters, remember, same } from "../filters.js";
-import { count, minute, moment, list as names, or, seconds, ticks, whole, withCode } from "../format.js";
+import { count, minute, moment, list as names, or, seconds, roundTicks, whole, withCode } from "../format.js";
 import { cell, documented, mark, staleness, staleNotice, table } from "../parts.js";
 import { recorded } from "../requests/recorded.js";
 import {
@@ -237,7 +237,7 @@ function list(root, { api, poll, announce, parameters }) {
       ),
       withAxes(
         bars(requests, `${title}, requests minute by minute: at most ${Math.max(...requests)}`),
-        ticks([since, (since + until) / 2, until]),
+        roundTicks(since, until),
         `${whole(Math.max(...requests))}/min`,
         requests.map((one, index) => `${minute(since + step_s * index)}: ${whole(one)}`),
       ),

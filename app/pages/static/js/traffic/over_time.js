@@ -1,7 +1,7 @@
 // What an endpoint did in the chosen time: rates, failures and times to the first token, as small charts.
 
 import { h } from "../dom.js";
-import { between, duration, list, moment, number, seconds, ticks, whole } from "../format.js";
+import { between, duration, list, moment, number, roundTicks, seconds, whole } from "../format.js";
 import { swatch } from "../parts.js";
 import { bars, line, oneStop, withAxes } from "../sparkline.js";
 
@@ -81,7 +81,7 @@ export function overTime(history, endpoint) {
   /** @param {readonly number[]} values */
   const sum = (values) => values.reduce((a, b) => a + b, 0);
   const since = moment(at[0]);
-  const times = ticks([at[0], (at[0] + until) / 2, until]);
+  const times = roundTicks(at[0], at[0] + history.step_s * at.length);
   /** @param {(series: RequestSeries) => readonly number[]} values */
   const total = (values) => at.map((_, index) => own.reduce((sum, series) => sum + values(series)[index], 0));
   /** @param {readonly number[]} values */
