@@ -325,21 +325,26 @@ def _waited(process: str, lost: int, since: float, until: float) -> dict[str, An
 def find_lost(store: FileStore, entries: Iterable[JournalEntry], gaps: Gaps) -> None:
     """Adds to `gaps` the batches that were lost before they were in a segment, and what else is not known of killed
     processes, by the journal, or by entries that no process has written yet, at infinity. Raises StoreError."""
-    add_lost(entries, gaps, _accepted(store, WRITE_AHEAD))
+    add_lost(entries, gaps, {folder: _accepted(store, folder) for folder in (WRITE_AHEAD, JOURNAL)})
 
 
-def add_lost(entries: Iterable[JournalEntry], gaps: Gaps, accepted: Sequence[tuple[float, int]] = ()) -> None:
+def add_lost(
+    entries: Iterable[JournalEntry], gaps: Gaps, accepted: Mapping[str, Sequence[tuple[float, int]]] = {}
+) -> None:
     """The same for entries that are new, which nobody has accepted."""
+
+    def remove(parts: int, since: float, until: float, folder: str) -> None:
+        known = sum(some for known_at, some in accepted.get(folder, ()) if since <= known_at <= until + 1)
+        if parts:
+            gaps.removed[folder, until] = Removed(parts, since, until, folder, known >= parts)
+
     for entry in entries:
-        if entry.kind == WAITED and "alive_at" in entry.detail:
-            gaps.silences.append(Silence(entry.detail["failing_since"], entry.detail["alive_at"], entry.at))
-        if entry.kind == WAITED and (missing := entry.detail.get("entries", 0)):
-            until = entry.detail["until"]
-            gaps.removed[JOURNAL, until] = Removed(missing, entry.detail["entries_since"], until, JOURNAL)
-        if entry.kind == WAITED and (lost := entry.detail["lost"]):
-            since, until = entry.detail["since"], entry.detail["until"]
-            known = sum(parts for known_at, parts in accepted if since <= known_at <= until + 1)
-            gaps.removed[WRITE_AHEAD, until] = Removed(lost, since, until, WRITE_AHEAD, known >= lost)
+        if entry.kind == WAITED:
+            detail = entry.detail
+            remove(detail["lost"], detail["since"], detail["until"], WRITE_AHEAD)
+            remove(detail.get("entries", 0), detail.get("entries_since", 0.0), detail["until"], JOURNAL)
+            if "alive_at" in detail:
+                gaps.silences.append(Silence(detail["failing_since"], detail["alive_at"], entry.at))
 
 
 def _iso(at: float) -> str:
