@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -189,6 +189,17 @@ class Life:
         said(answers)
         self.controller.flush()
         self.clock.now = at + 1
+
+
+@contextmanager
+def failing(directory: Path) -> Iterator[None]:
+    """While the block runs, nothing new can be written into the directory: a file is in its way."""
+    aside = directory.with_name(f"{directory.name}-aside")
+    directory.rename(aside)
+    directory.write_text("in the way")
+    yield
+    directory.unlink()
+    aside.rename(directory)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
 from deployments.engine.internal_key import InternalKeyMiddleware
 from tests.support.experiments.exposures import batch, row, start
+from tests.support.experiments.life import failing
 from tests.support.processes.servers import ServerPool, serve
 from tests.support.waiting import wait_until_async
 from tests.unit.app.experiments.test_controller import configuration
@@ -186,17 +187,14 @@ async def test_a_decision_that_is_not_on_disk_says_so(tmp_path: Path) -> None:
         await wait_until_async(lambda: (ledger / "journal").exists() and controller.storage.writing is None)
         before = json.loads((await hosted.ask("GET", "/experiments/trial", {}, b"")).body)
         assert (before["acting"]["state"], before["service"]) == ("running", [])
-        ledger.rename(tmp_path / "aside")
-        ledger.write_text("in the way")
-        made = json.loads((await hosted.ask("POST", "/experiments/trial/decision", {}, decision)).body)
-        assert made["acting"]["state"] == "paused"
-        [trouble] = made["service"]
-        assert "decisions would be lost with the controller" in trouble
-        resuming = json.dumps({"action": "resume", "reason": "as wanted", "by": "boss"}).encode()
-        foreseen = await hosted.ask("POST", "/experiments/trial/decision", {"dry_run": "true"}, resuming)
-        assert json.loads(foreseen.body)["state"] == "running"
-        ledger.unlink()
-        (tmp_path / "aside").rename(ledger)
+        with failing(ledger):
+            made = json.loads((await hosted.ask("POST", "/experiments/trial/decision", {}, decision)).body)
+            assert made["acting"]["state"] == "paused"
+            [trouble] = made["service"]
+            assert "decisions would be lost with the controller" in trouble
+            resuming = json.dumps({"action": "resume", "reason": "as wanted", "by": "boss"}).encode()
+            foreseen = await hosted.ask("POST", "/experiments/trial/decision", {"dry_run": "true"}, resuming)
+            assert json.loads(foreseen.body)["state"] == "running"
         await wait_until_async(lambda: controller.health().failing_since is None)
         assert any("paused" in path.read_text() for path in ledger.rglob("*.jsonl"))
         assert json.loads((await hosted.ask("GET", "/experiments/trial", {}, b"")).body)["service"] == []

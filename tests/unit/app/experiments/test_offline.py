@@ -15,7 +15,7 @@ from app.experiments.offline import RecordedLedger
 from app.experiments.storage.gaps import EXPIRED
 from app.experiments.storage.write_ahead import FOLDER
 from tests.conftest import NIGHTLY
-from tests.support.experiments.life import DECISIONS, NAME, REDEPLOYED, Life, audited, busy, declared, said
+from tests.support.experiments.life import DECISIONS, NAME, REDEPLOYED, Life, audited, busy, declared, failing, said
 from tests.support.experiments.printed import contradictions
 from tests.support.experiments.recorded_ledger import controller_of, unpaced
 from tests.support.experiments.world import START, World
@@ -219,15 +219,11 @@ def test_a_report_of_a_time_at_which_the_directory_failed_says_so(tmp_path: Path
     life.traffic(5, 0)
     life.wait(61.0)
     life.look()
-    aside, ledger = tmp_path / "aside", tmp_path / "ledger"
-    ledger.rename(aside)
-    ledger.write_text("in the way")
-    life.traffic(2, 0)
-    life.wait(61.0)
-    life.wait(61.0)
-    life.look()
-    ledger.unlink()
-    aside.rename(ledger)
+    with failing(tmp_path / "ledger"):
+        life.traffic(2, 0)
+        life.wait(61.0)
+        life.wait(61.0)
+        life.look()
     life.wait(61.0)
     life.look()
     life.controller.close()
@@ -242,19 +238,15 @@ def test_what_a_killed_controller_could_not_write_is_said_to_be_unknown(tmp_path
     life.traffic(5, 0)
     life.wait(61.0)
     life.look()
-    aside, ledger = tmp_path / "aside", tmp_path / "ledger"
-    ledger.rename(aside)
-    ledger.write_text("in the way")
-    life.clock.now += 10.0
-    life.shown.append((life.clock.now, said(ControllerApi(life.controller))))
-    life.clock.now += 0.4  # then it is noticed
-    life.controller.flush()
-    life.traffic(2, 0)
-    life.wait(61.0)
-    life.look()
-    life.die()
-    ledger.unlink()
-    aside.rename(ledger)
+    with failing(tmp_path / "ledger"):
+        life.clock.now += 10.0
+        life.shown.append((life.clock.now, said(ControllerApi(life.controller))))
+        life.clock.now += 0.4  # then it is noticed
+        life.controller.flush()
+        life.traffic(2, 0)
+        life.wait(61.0)
+        life.look()
+        life.die()
 
     def unknown(at: float | None) -> int:
         reasons = audited(tmp_path, at, life.clock).data["incomplete"]

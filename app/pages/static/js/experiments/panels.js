@@ -18,6 +18,9 @@ const ATTRIBUTES = {
   group: "Group",
 };
 
+/** @param {string} words Empty: none. */
+const hint = (words) => (words ? h("div", { class: "hint small" }, words) : null);
+
 /**
  * The identity of a comparison.
  *
@@ -62,8 +65,8 @@ export function metrics(report, arms, colourOf) {
           comparison.since && !comparison.doubt && SAYS.has(comparison.verdict)
             ? h("div", { class: "hint small" }, "at every look since ", time(comparison.since))
             : null,
-          comparison.no_longer ? h("div", { class: "hint small" }, `no longer ${comparison.no_longer}`) : null,
-          comparison.doubt ? h("div", { class: "hint small" }, comparison.doubt) : null,
+          hint(comparison.no_longer ? `no longer ${comparison.no_longer}` : ""),
+          hint(comparison.doubt),
           comparison.units_needed
             ? h(
                 "div",
@@ -87,7 +90,7 @@ export function metrics(report, arms, colourOf) {
               ? comparison.reason
               : `${comparison.doubt ? `of ${comparison.measured_on}: ` : ""}${effectInWords(comparison)}`,
           ),
-          h("div", { class: "hint small" }, asTheyCame(comparison, report.control) || null),
+          hint(asTheyCame(comparison, report.control)),
         ]),
         arms.map((arm) =>
           cell(arm, or(inUnit(comparison, comparison.values.find((value) => value.arm === arm)?.value)), {

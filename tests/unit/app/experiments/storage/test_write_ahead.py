@@ -31,6 +31,7 @@ from app.experiments.storage.write_ahead import FOLDER, HEAD_SIZE, Left, Process
 from app.exposures.wire import Batch, decode_acknowledgement, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
+from tests.support.experiments.life import failing
 from tests.support.waiting import wait_until
 from tests.unit.app.experiments.test_controller import configuration
 
@@ -488,15 +489,11 @@ def test_what_came_before_the_batches_that_were_cut_off_is_whole(world: World) -
 def test_what_came_before_the_disk_failed_is_whole(world: World) -> None:
     first = world.controller()
     world.sent(first, 1)
-    folder = world.ledger / FOLDER
-    folder.rename(aside := world.ledger / "aside")
-    folder.write_text("in the way")
     assert first.write_ahead is not None
-    first.write_ahead.release({})
     before = world.now
-    world.sent(first, 2, 3)
-    folder.unlink()
-    aside.rename(folder)
+    with failing(world.ledger / FOLDER):
+        first.write_ahead.release({})
+        world.sent(first, 2, 3)
     world.killed(first)
     assert world.recorded(before) == []
     assert len(world.recorded()) == 1
@@ -517,6 +514,9 @@ def test_the_last_entries_of_a_killed_process_are_missed_in_the_journal(world: W
     assert list(second.storage.gaps.since(world.now)) == [told]
     world.killed(second)
     assert told in world.recorded()
+    (world.ledger / ACCEPTED).parent.mkdir(exist_ok=True)
+    (world.ledger / ACCEPTED).write_text(f"{told}\n")
+    assert told not in world.recorded()
 
 
 def test_a_process_that_has_written_nothing_yet_lacks_nothing(world: World) -> None:
