@@ -485,7 +485,7 @@ async def test_a_thousand_redraws_leave_no_extra_elements(browser_page: Page) ->
 async def test_shares_always_sum_to_a_hundred(browser_page: Page) -> None:
     await browser_page.goto("/ui")
     wrong = await browser_page.evaluate("""async () => {
-        const { moved } = await import("/ui/static/js/traffic/moves.js");
+        const { moved } = await import("/ui/static/js/traffic/plans.js");
         const wrong = [];
         let seed = 7;
         const random = (below) => (seed = (seed * 16807) % 2147483647) % below;
@@ -508,7 +508,7 @@ async def test_shares_always_sum_to_a_hundred(browser_page: Page) -> None:
     }""")
     assert wrong == []
     shares = await browser_page.evaluate("""async () => {
-        const { moved } = await import("/ui/static/js/traffic/moves.js");
+        const { moved } = await import("/ui/static/js/traffic/plans.js");
         const three = { a: 60, b: 30, c: 10 };
         return [moved(three, "c", 40), moved({ a: 100, b: 0, c: 0 }, "a", 40), moved({ a: 1, b: 99 }, "a", "")];
     }""")

@@ -1,9 +1,8 @@
 // The API's page: Swagger UI, in the console's theme, with examples for this server's endpoints.
 
 import { Api } from "/ui/static/js/api.js";
-import { describe, framed, nameEnvironment } from "/ui/static/js/frame.js";
+import { CHANGED, describe, framed, isDark, nameEnvironment } from "/ui/static/js/frame.js";
 import { isKeyRequired, waysToSignIn } from "/ui/static/js/sign_in.js";
-import { CHANGED, isDark } from "/ui/static/js/theme.js";
 
 const SPECIFICATION = "/openapi.json";
 

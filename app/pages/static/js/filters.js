@@ -25,7 +25,7 @@ const UNITS = [
  *
  * @param {string} value
  */
-export function lastWords(value) {
+function lastWords(value) {
   const given = Number(value);
   const option = TIMES.find(([length]) => length === given);
   if (option) return option[1];

@@ -125,7 +125,7 @@ export function time(at) {
   return h("time", { datetime: when.toISOString(), title: WITH_ZONE.format(when) }, moment(at));
 }
 
-export function unknown() {
+function unknown() {
   return h(
     "span",
     { class: "none" },

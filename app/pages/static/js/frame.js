@@ -1,7 +1,50 @@
-// The bars above and below each page, which say what this server is, and who the visitor is.
+// The bars above and below each page, which say what this server is, and who the visitor is; and the theme.
 
 import { find, h } from "./dom.js";
-import { themed } from "./theme.js";
+
+const STORED = "switchyard-theme";
+/** @type {Record<string, string>} */
+const NAMES = { "": "Auto", light: "Light", dark: "Dark" };
+const THEMES = Object.keys(NAMES);
+
+/** The event of the document after a change: what scripts have painted must be painted again. */
+export const CHANGED = "themechange";
+
+/** "light", "dark", or "" for the system's. */
+function chosen() {
+  const stored = localStorage.getItem(STORED) ?? "";
+  return stored in NAMES ? stored : "";
+}
+
+export function isDark() {
+  return chosen() === "dark" || (chosen() === "" && matchMedia("(prefers-color-scheme: dark)").matches);
+}
+
+/**
+ * Applies the theme, and lets `button` change it.
+ *
+ * @param {HTMLElement} button
+ */
+function themed(button) {
+  function draw() {
+    const name = NAMES[chosen()];
+    document.documentElement.style.colorScheme = chosen() || "light dark";
+    const icon = document.createElement("span");
+    icon.className = "half";
+    const label = document.createElement("span");
+    label.textContent = name;
+    button.replaceChildren(icon, label);
+    button.setAttribute("aria-label", `Theme: ${name}`);
+    document.dispatchEvent(new Event(CHANGED));
+  }
+  button.addEventListener("click", () => {
+    const next = THEMES[(THEMES.indexOf(chosen()) + 1) % THEMES.length];
+    if (next) localStorage.setItem(STORED, next);
+    else localStorage.removeItem(STORED);
+    draw();
+  });
+  draw();
+}
 
 const PAGES = new Set(["/ui", "/docs"]); // the console, and the API's page
 

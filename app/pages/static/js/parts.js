@@ -182,7 +182,7 @@ export function term(word, label = word) {
       on: {
         click: async (event) => {
           const button = event.currentTarget;
-          (await import("./glossary.js")).explainTerm(word, button);
+          (await import("./pages/glossary.js")).explainTerm(word, button);
         },
       },
     },

@@ -155,14 +155,14 @@ const PENDING = "switchyard-sign-in";
 const TIMEOUT_MS = 20_000;
 
 /** A failed sign-in, with a message for the visitor. */
-export class SignInError extends Error {}
+class SignInError extends Error {}
 
 /**
  * Redirects to the issuer, which redirects back to this page. `oidc`: from `GET /ui/sign-in`.
  *
  * @param {Oidc} oidc
  */
-export async function begin(oidc) {
+async function begin(oidc) {
   const pending = { state: random(), nonce: random(), verifier: random(), hash: location.hash };
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(pending.verifier));
   sessionStorage.setItem(PENDING, JSON.stringify(pending));

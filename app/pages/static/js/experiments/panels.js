@@ -3,8 +3,8 @@
 import { h, svg } from "../dom.js";
 import { count, duration, list, moment, number, or, percent, seconds, time, whole } from "../format.js";
 import { cell, mark, swatch, table, term } from "../parts.js";
-import { axis, interval, reach } from "./interval.js";
-import { amount, asTheyCame, effectInWords, METRICS, metricName, verdict } from "./words.js";
+import { axis, interval, reach } from "./chart.js";
+import { amount, asTheyCame, effectInWords, metricName, METRICS, verdict } from "./words.js";
 
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
 const OF_STREAMS = new Set(["ttft", "itl", "itl_max", "tokens_per_second"]); // what an unstreamed answer has not

@@ -1,6 +1,6 @@
 import { h, morph } from "../dom.js";
-import { form } from "../experiments/form.js";
-import { axis, interval, reach } from "../experiments/interval.js";
+import { axis, interval, reach } from "../experiments/chart.js";
+import { form } from "../experiments/manage.js";
 import { decision, effectInWords, metricName, sentence, state as stateMark, verdict } from "../experiments/words.js";
 import { count, list, or, whole } from "../format.js";
 import { cell, mark, notice, staleNotice, table, term } from "../parts.js";

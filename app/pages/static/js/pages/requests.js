@@ -3,20 +3,20 @@
 import { ApiError } from "../api.js";
 import { h, morph } from "../dom.js";
 import { Filters, remember, same } from "../filters.js";
-import { count, minute, moment, list as names, or, seconds, roundTicks, whole, withCode } from "../format.js";
+import { count, list as names, minute, moment, or, roundTicks, seconds, whole, withCode } from "../format.js";
 import { cell, documented, mark, staleness, staleNotice, table } from "../parts.js";
-import { recorded } from "../requests/recorded.js";
 import {
+  FIRST_BYTE_S,
+  WHOLE_S,
   answerTokens,
   besides,
   errorWords,
-  FIRST_BYTE_S,
+  recorded,
   result,
   slowness,
   timeline,
-  WHOLE_S,
   whyNowhere,
-} from "../requests/timeline.js";
+} from "../request.js";
 import { bars, withAxes } from "../sparkline.js";
 
 export const title = "Requests";

@@ -3,9 +3,8 @@ import { remember } from "../filters.js";
 import { count, duration, list, moment, number, or, percent, seconds, unbroken, whole } from "../format.js";
 import { cell, figure, mark, notice, shareBar, staleNotice, swatch, table, term, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
-import { explain } from "../traffic/explain.js";
-import { history } from "../traffic/history.js";
 import { isRange, lacksOf, outageWords, overTime, rangePicker } from "../traffic/over_time.js";
+import { explain, history } from "../traffic/plans.js";
 
 export const title = "Traffic";
 

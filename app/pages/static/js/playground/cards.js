@@ -1,14 +1,13 @@
 // One deployment's answer, as it arrives: a text token by token, vectors, or a ranking.
 
+import { eventsOf } from "../api.js";
 import { h } from "../dom.js";
-import { eventsOf } from "../events.js";
 import { seconds } from "../format.js";
 import { copyButton } from "../parts.js";
-import { REASONS } from "../requests/recorded.js";
-import { Answer } from "./answer.js";
+import { REASONS } from "../request.js";
+import { Answer, TokenView } from "./answer.js";
 import { MarkdownView, PlainView } from "./markdown.js";
 import { DEPLOYMENT_HEADER } from "./request.js";
-import { TokenView } from "./token_view.js";
 
 /** @type {Record<string, string>} */
 const FINISHES = {
