@@ -7,13 +7,15 @@ finishes its streams for up to an hour. Both were tested: the actor answers in b
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import closing
 from typing import Any
 
-import aiohttp
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from app.errors import Broken, NotFound, TimedOut, Unavailable
 from app.server.fleet import AGAIN_S, REPLICA_TIMEOUT_S, ApplicationState, Fleet, Replica
+from app.upstream.http.client import HttpClient
+from app.upstream.http.connection import ConnectTimedOut, HttpError
 
 CallController = Callable[..., Awaitable[Any]]
 """Runs a function, which gets the Serve controller, in it: `ServeControl.call`."""
@@ -21,7 +23,7 @@ CallController = Callable[..., Awaitable[Any]]
 SCOPES = "scope=global&scope=frontend&scope=backend"
 """HAProxy's scopes: without series of single replicas, which `haproxy_backend_active_servers` counts."""
 
-_TIMEOUT = aiohttp.ClientTimeout(total=4.0)
+_TIMEOUT_S = 4.0
 
 
 class ServeFleet:
@@ -87,13 +89,14 @@ class ServeFleet:
         host = f"[{node}]" if ":" in node else node
         url = f"http://{host}:{self._proxy_port}/metrics?{SCOPES}"
         try:
-            async with aiohttp.ClientSession(timeout=_TIMEOUT) as http, http.get(url) as response:
-                if response.status != 200:
-                    raise Broken(f"The proxy of {node} answered with status {response.status}")
-                return await response.read()
-        except TimeoutError as error:
+            async with asyncio.timeout(_TIMEOUT_S):
+                with closing(HttpClient()) as client, closing(await client.get(url, {}, _TIMEOUT_S)) as response:
+                    if response.status != 200:
+                        raise Broken(f"The proxy of {node} answered with status {response.status}")
+                    return await response.whole()
+        except (TimeoutError, ConnectTimedOut) as error:
             raise TimedOut(f"The proxy of {node} did not respond in time") from error
-        except aiohttp.ClientError as error:
+        except HttpError as error:
             raise Unavailable(f"The proxy of {node} does not answer") from error
 
 

@@ -8,12 +8,10 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
-
-import aiohttp
 
 from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, Roles, credentials
 from app.access.issued import IssuedKey, IssuedKeys, records_of
@@ -39,6 +37,7 @@ from app.limits.bodies import Bodies
 from app.limits.limiter import Allowance, Limiter, LimitObserver, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 from app.telemetry.logs import event, where
+from app.upstream.http.client import HttpClient
 
 _NO_KEY = (
     "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
@@ -112,7 +111,7 @@ class Access:
         self._observer, self._loopback, self._several, self._timing = observer, loopback, several_routers, timing
         self._behind_ingress, self._refusals = behind_ingress, Refusals(observer, time.monotonic)
         self.bodies = Bodies()
-        self._session: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
         self._retired: list[Store] = []  # of earlier configurations: their requests still settle there
         self._state: _AccessState | None = None
         self._keys_used: dict[str, float] = {}
@@ -331,7 +330,7 @@ class Access:
             (self._renew_leases, RENEW_EVERY_S),
             (self._log_refusals, self._timing.refusals_every_s),
         )
-        async with aiohttp.ClientSession() as self._session:
+        with closing(HttpClient()) as self._client:
             loops = [asyncio.create_task(_repeat(work, every_s)) for work, every_s in tasks]
             try:
                 yield
@@ -354,9 +353,9 @@ class Access:
         return self._state
 
     async def _fetch(self, url: str) -> bytes:
-        if self._session is None:
+        if self._client is None:
             raise OSError("not running")
-        return await fetch(self._session, url, self._timing.issuer_timeout_s)
+        return await fetch(self._client, url, self._timing.issuer_timeout_s)
 
     def _check_sharing(self, settings: AccessSettings, ring: KeyRing) -> None:
         problems = sharing_problems(settings.limits, several_routers=self._several, keys_have_limits=ring.have_limits)

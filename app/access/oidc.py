@@ -12,11 +12,11 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import aiohttp
 import jwt
 from pydantic_core import from_json
 
@@ -25,6 +25,9 @@ from app.config.access import ANONYMOUS, Oidc
 from app.config.base import is_safe
 from app.errors import Unauthorized, Unavailable
 from app.telemetry.logs import event
+from app.upstream.http.client import HttpClient, Response
+from app.upstream.http.connection import HttpError
+from app.version import own_version
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 
@@ -293,21 +296,24 @@ class Issuer:
         _log.warning("The console cannot offer to sign in with the issuer", extra=failure)
 
 
-async def fetch(session: aiohttp.ClientSession, url: str, timeout_s: float = TIMEOUT_S) -> bytes:
-    """The real `Fetch`, on `session`. It follows no redirects: one could lead to a server that forges keys."""
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
+async def fetch(client: HttpClient, url: str, timeout_s: float = TIMEOUT_S) -> bytes:
+    """The real `Fetch`, by `client`. It follows no redirects: one could lead to a server that forges keys."""
+    agent = f"switchyard/{own_version() or ''}".rstrip("/")  # some firewalls refuse a client without a name
     try:
-        async with session.get(url, timeout=timeout, allow_redirects=False) as response:
-            if response.status != 200:
-                raise OSError(f"{url}: status {response.status}")
-            return await _whole(response.content, url)
-    except aiohttp.ClientError as error:
-        raise OSError(f"{url}: {type(error).__name__}") from error
+        async with asyncio.timeout(timeout_s):
+            with closing(await client.get(url, {"user-agent": agent}, timeout_s, redirects=0)) as response:
+                if response.status != 200:
+                    raise OSError(f"{url}: status {response.status}")
+                return await _whole(response, url)
+    except TimeoutError as error:
+        raise OSError(f"{url}: no answer within {timeout_s:g} s") from error
+    except (HttpError, ValueError) as error:
+        raise OSError(f"{url}: {error.__cause__ or error}") from error
 
 
-async def _whole(content: aiohttp.StreamReader, url: str) -> bytes:
+async def _whole(response: Response, url: str) -> bytes:
     body = bytearray()
-    async for chunk in content.iter_any():
+    while chunk := await response.read():
         body += chunk
         if len(body) > _MAX_BYTES:
             raise OSError(f"{url}: more than {_MAX_BYTES} bytes")

@@ -404,7 +404,7 @@ class Upstream:
                     raise await failed(response, target)
                 if on_head is not None:
                     on_head(response.headers)
-                answer = await _whole(response)
+                answer = await response.whole()
             finally:
                 response.close()
         # A proxy in between can turn a broken response into one that ends in order.
@@ -518,7 +518,7 @@ class Upstream:
                     return None
                 if response.status != 200:
                     raise await failed(response, target)
-                return CardResponse(await _whole(response), response.headers.get("etag"))
+                return CardResponse(await response.whole(), response.headers.get("etag"))
             finally:
                 response.close()
 
@@ -599,11 +599,3 @@ async def _read_head(response: Response) -> None:
     response.status, response.headers = int(status), {**response.headers, "content-type": content_type}
     if rest:
         response.unread(rest)
-
-
-async def _whole(response: Response) -> bytes:
-    parts: list[bytes] = []
-    while part := await response.read():
-        parts.append(part)
-    # `bytes.join` of megabytes releases the interpreter's lock.
-    return await asyncio.to_thread(b"".join, parts) if sum(map(len, parts)) > _LONG_ANSWER else b"".join(parts)

@@ -10,11 +10,9 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-
-import aiohttp
 
 from app.access.keys import KeyFile
 from app.access.oidc import Issuer, fetch
@@ -25,6 +23,7 @@ from app.errors import Unauthorized, Unavailable
 from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from app.limits.redis_store import shared_store
 from app.limits.store import StoreFailed
+from app.upstream.http.client import HttpClient
 from deployments.doctor.finding import Finding, Installation, ok, problem, warning
 from deployments.invocation import argument, command
 from deployments.kubernetes.environment import MODELS
@@ -334,9 +333,9 @@ def limits_store(installation: Installation) -> Iterator[Finding]:
 
 
 async def _has_keys(oidc: Oidc) -> bool:
-    async with aiohttp.ClientSession() as session:
+    with closing(HttpClient()) as client:
         try:
-            await Issuer(oidc, partial(fetch, session), time.monotonic).key("switchyard-doctor")
+            await Issuer(oidc, partial(fetch, client), time.monotonic).key("switchyard-doctor")
         except Unavailable:
             return False
         except Unauthorized:  # there are keys, and this is not one of them

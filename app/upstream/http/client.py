@@ -237,6 +237,9 @@ _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({307, 308})
 """The redirects that keep the method and the body. The others would turn a POST into a GET."""
 
+_LONG_BODY = 1024 * 1024
+"""Bytes of a body that are joined in a thread."""
+
 _CREDENTIALS = frozenset({"authorization", INTERNAL_KEY_HEADER})
 
 
@@ -274,6 +277,14 @@ class Response:
         assert self._connection is not None, "closed"
         self._connection.unread(part)
 
+    async def whole(self) -> bytes:
+        """The rest of the body. Raises HttpError."""
+        parts: list[bytes] = []
+        while part := await self.read():
+            parts.append(part)
+        # `bytes.join` of megabytes releases the interpreter's lock.
+        return await asyncio.to_thread(b"".join, parts) if sum(map(len, parts)) > _LONG_BODY else b"".join(parts)
+
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -305,12 +316,20 @@ class HttpClient:
         `at_head`: returns the response once its head is there, not when there is something to read."""
         return self._followed("POST", url, headers, body, connect_s, at_head)
 
-    async def get(self, url: str, headers: Mapping[str, str], connect_s: float) -> Response:
+    async def get(
+        self, url: str, headers: Mapping[str, str], connect_s: float, redirects: int = _MOST_REDIRECTS
+    ) -> Response:
         """Sends a GET, again if an idle connection turns out to be closed. Raises HttpError and ValueError."""
         try:
-            return await self._followed("GET", url, headers, None, connect_s)
+            return await self._followed("GET", url, headers, None, connect_s, redirects=redirects)
         except Disconnected:
-            return await self._followed("GET", url, headers, None, connect_s)
+            return await self._followed("GET", url, headers, None, connect_s, redirects=redirects)
+
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, connect_s: float
+    ) -> Awaitable[Response]:
+        """Sends a request of any method once, and follows no redirect. Raises HttpError and ValueError."""
+        return self._followed(method, url, headers, body, connect_s, redirects=0)
 
     async def _followed(
         self,
@@ -320,8 +339,9 @@ class HttpClient:
         body: bytes | None,
         connect_s: float,
         at_head: bool = False,
+        redirects: int = _MOST_REDIRECTS,
     ) -> Response:
-        for _ in range(_MOST_REDIRECTS):
+        for _ in range(redirects or 1):
             at = place(url)
             head = at.head(method, headers, None if body is None else len(body))
             connection = self._pool.idle(at.origin) or await self._pool.connected(at.origin, connect_s)
@@ -332,7 +352,8 @@ class HttpClient:
                 self._pool.release(at.origin, connection)
                 raise
             response = Response(self._pool, at.origin, connection)
-            if response.status not in _REDIRECTS or (location := response.headers.get("location")) is None:
+            location = response.headers.get("location") if response.status in _REDIRECTS else None
+            if location is None or not redirects:
                 return response
             response.close()
             url = urljoin(url, location)

@@ -100,11 +100,12 @@ def test_an_issuer_that_never_answered_is_a_503(rig: Rig, issuer: LocalIssuer) -
     "instead",
     [
         RedirectResponse("/elsewhere", 302),
+        RedirectResponse("/elsewhere", 308),
         Response(b'{"keys": [' + b" " * 2_000_000 + b"]}"),
         Response(b"<html>"),
         Response(status_code=204),
     ],
-    ids=["a redirect", "endless", "no keys", "nothing"],
+    ids=["a redirect", "a permanent redirect", "endless", "no keys", "nothing"],
 )
 def test_a_malformed_answer_of_the_issuer_is_a_503(rig: Rig, issuer: LocalIssuer, instead: Response) -> None:
     issuer.instead = instead

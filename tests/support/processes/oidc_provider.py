@@ -30,7 +30,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 @dataclass
 class LocalIssuer:
     """`url` is where it is served; `keys` are by id, with their algorithms. `fetches` counts fetches of the keys;
-    `instead` replaces the answer to one."""
+    `instead` replaces the answer to one. The same keys are at `/elsewhere`, where nobody may look."""
 
     url: str = "https://id.example.com"
     keys: dict[str, tuple[str, Private]] = field(default_factory=lambda: {"first": ("RS256", rsa_key())})
@@ -57,7 +57,11 @@ class LocalIssuer:
         return Starlette(routes=self.routes())
 
     def routes(self) -> list[Route]:
-        return [Route("/.well-known/openid-configuration", self._about), Route("/keys", self._keys)]
+        return [
+            Route("/.well-known/openid-configuration", self._about),
+            Route("/keys", self._keys),
+            Route("/elsewhere", self._elsewhere),
+        ]
 
     async def _about(self, request: Request) -> Response:
         return JSONResponse(self.discovery(), 200 if self.up else 503)
@@ -70,6 +74,9 @@ class LocalIssuer:
         self.fetches += 1
         await asyncio.sleep(self.slow_s)
         return self.instead or JSONResponse(self.jwks(), 200 if self.up else 503)
+
+    async def _elsewhere(self, request: Request) -> Response:
+        return JSONResponse(self.jwks())
 
 
 def _jwk(kid: str, algorithm: str, private: Private) -> dict[str, Any]:
