@@ -1,7 +1,7 @@
 import { follow } from "../api.js";
 import { h, morph } from "../dom.js";
 import { chart } from "../experiments/chart.js";
-import { actions, decide, hasFailed, LABELS } from "../experiments/manage.js";
+import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js";
 import { distribution, guardrail, keyOf, legend, metrics, sampleRatio, subgroups } from "../experiments/panels.js";
 import { decision, metricName, planWords, sentence, state as stateMark } from "../experiments/words.js";
 import { number, time, unbroken } from "../format.js";
