@@ -313,11 +313,11 @@ async def test_a_stream_that_waits_for_another_engine_is_paused_in_the_list_and_
     async def paused(route: Route) -> None:
         answer = await route.fetch()
         listed = await answer.json()
-        (request,) = listed["requests"]
-        request |= {"running": True, "outcome": None, "duration_s": 60.0, "engine": "7g54uu1y", "first_byte_s": 3.0}
-        request |= {"failed_attempts": [{**lost, "interrupted": True, "continued": False}]}
-        request |= {"pauses": [[19.5, 40.5]], "pause_s": 40.5, "paused_s": 40.5, "completion_tokens": None}
-        request |= {"prompt_tokens": None, "sent_tokens": 17}
+        for request in listed["requests"]:  # none until the router has seen the request's end
+            request |= {"running": True, "outcome": None, "duration_s": 60.0, "engine": "7g54uu1y", "first_byte_s": 3.0}
+            request |= {"failed_attempts": [{**lost, "interrupted": True, "continued": False}]}
+            request |= {"pauses": [[19.5, 40.5]], "pause_s": 40.5, "paused_s": 40.5, "completion_tokens": None}
+            request |= {"prompt_tokens": None, "sent_tokens": 17}
         await route.fulfill(response=answer, json=listed)
 
     await page.route("**/api/requests?*", paused)
