@@ -2,8 +2,8 @@
 
 These imports take most of a replica's start: once in its own process, and once in its engine's. So each node keeps a
 *template*, which imports them and does nothing else. Ray starts a replica's worker with `python -m deployments.engine`
-(`py_executable` of its runtime environment), and this has the template fork. The copy forks once more, a *spare* that
-waits to be the replica's engine, and runs Ray's worker.
+(`py_executable` of its runtime environment), and this has the template fork. The copy forks two *spares*, which wait to
+be the replica's engine and to try its constraints, and runs Ray's worker.
 
 - The first replica of a node starts its template, which ends with its raylet, or an hour after its last copy.
 - Libraries read variables of the environment while they are imported. So a template serves the workers whose
@@ -27,14 +27,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import context, popen_spawn_posix, reduction, spawn, util
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.process import BaseProcess, current_process
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from deployments.invocation import ROOT
 
@@ -86,7 +86,8 @@ def main(arguments: Sequence[str]) -> None:
             start = Start.received(connection)
             start.take()
             os.setpgid(0, 0)  # Ray ends the group of a worker that has ended
-            Spare.waiting = Spare()
+            for _ in range(SPARES):
+                Spare.waiting.append(Spare())
             connection.send("started")
         except (OSError, EOFError):  # nobody waits any more, or the worker starts by itself
             return
@@ -248,19 +249,27 @@ def load(modules: Sequence[str]) -> None:
         actor.ActorClassID = ActorClassID
 
 
-class Spare:
-    """A copy of this process that waits to be its engine's, and ends with it."""
+SPARES = 2
+"""Copies of a replica's process: for its engine, and for what tries constraints."""
 
-    waiting: "Spare | None" = None
+FIRST_FILE = 300
+"""The number of the first file descriptor that a spare is given with its work; its own are fewer."""
+
+
+class Spare:
+    """A copy of this process that waits for work, and ends with it."""
+
+    waiting: ClassVar[list["Spare"]] = []
     """This process's."""
 
     def __init__(self) -> None:
         self.connection, own = Pipe()
         self.sentinel, until_it_ends = os.pipe()
         if (pid := os.fork()) == 0:
-            self.connection.close()
-            os.close(self.sentinel)
-            sys.exit(_engine(own))
+            for other in (*Spare.waiting, self):
+                other.close()
+            Spare.waiting = []
+            sys.exit(_work(own))
         own.close()
         os.close(until_it_ends)
         self.pid = pid
@@ -271,13 +280,25 @@ class Spare:
         os.close(self.sentinel)
 
 
-def _engine(connection: Connection) -> int:
+def end_spares() -> None:
+    """Ends those of this process that still wait."""
+    while Spare.waiting:
+        spare = Spare.waiting.pop()
+        spare.close()
+        os.waitpid(spare.pid, 0)
+
+
+def _work(connection: Connection) -> int:
     """The life of a spare. Returns its exit code."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         start = Start.received(connection)
+        for number in range(FIRST_FILE, FIRST_FILE + connection.recv()):
+            received = reduction.recv_handle(connection)
+            os.dup2(received, number, inheritable=False)
+            os.close(received)
     except (OSError, EOFError):
-        return 0
+        os._exit(0)  # at once: there is nothing to clean up
     start.take()  # with the environment that Ray has made for the replica meanwhile
     if threads := os.environ.get("OMP_NUM_THREADS"):  # which OpenMP has read before
         import torch
@@ -288,27 +309,34 @@ def _engine(connection: Connection) -> int:
 
 
 class _Popen(popen_spawn_posix.Popen):
-    """Has the spare run the process, where there is one."""
+    """Has a spare run the process, where there is one."""
 
     _fds: list[int]
+    _spare: Spare | None = None
+
+    def duplicate_for_child(self, fd: int) -> int:
+        """The descriptor's number in the process. `multiprocessing` asks while it pickles what the process is given."""
+        self._fds.append(fd)
+        return fd if self._spare is None else FIRST_FILE + len(self._fds) - 1
 
     def _launch(self, process_obj: Any) -> None:
-        spare, message = Spare.waiting, io.BytesIO()
-        if spare is not None:
-            context.set_spawning_popen(self)
-            try:
-                reduction.dump(spawn.get_preparation_data(process_obj.name), message)
-                reduction.dump(process_obj, message)
-            finally:
-                context.set_spawning_popen(None)
-        if spare is None or self._fds:  # files would have to be inherited
-            self._fds.clear()
+        if not Spare.waiting:
             super()._launch(process_obj)  # type: ignore[misc]  # typeshed lacks it
             return
-        Spare.waiting = None
+        spare, message = Spare.waiting.pop(), io.BytesIO()
+        self._spare = spare
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(spawn.get_preparation_data(process_obj.name), message)
+            reduction.dump(process_obj, message)
+        finally:
+            context.set_spawning_popen(None)
         self.pid, self.sentinel = spare.pid, spare.sentinel
         self.finalizer = util.Finalize(self, spare.close)
         Start.of_this().send(spare.connection)
+        spare.connection.send(len(self._fds))
+        for file in self._fds:
+            reduction.send_handle(spare.connection, file, spare.pid)
         with open(spare.connection.fileno(), "wb", closefd=False) as stream:
             stream.write(message.getbuffer())
 
@@ -325,8 +353,39 @@ class Context(context.SpawnContext):
     Process = _Process
 
 
+class Forked:
+    """What runs in a spare, with the methods of `subprocess.Popen` that its owner needs."""
+
+    def __init__(self, process: context.SpawnProcess) -> None:
+        self._process, self.pid = process, process.pid
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        """Ends it."""
+        self._process.kill()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises TimeoutExpired."""
+        self._process.join(timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired([], timeout or 0.0)
+        return code
+
+
+def run_in_spare(target: Callable[..., None], *arguments: Any) -> Forked | None:
+    """Runs `target` in a spare of this process; None without one. Sockets and pipes may be arguments."""
+    if not Spare.waiting:
+        return None
+    process = Context().Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return Forked(process)
+
+
 def fork_engines() -> None:
-    """Has vLLM run its first engine in the spare of this process. vLLM would spawn it, since a copy of this process
+    """Has vLLM run its first engine in a spare of this process. vLLM would spawn it, since a copy of this process
     could not use Ray: the spare was copied before."""
     from vllm.v1.engine import utils
 

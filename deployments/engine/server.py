@@ -37,7 +37,7 @@ from deployments.engine.adapters import prepare_modules
 from deployments.engine.bounds import guard, harden
 from deployments.engine.completions import add_completions
 from deployments.engine.continuation import OpenStreams, continue_streams, obstacle
-from deployments.engine.fork import fork_engines
+from deployments.engine.fork import end_spares, fork_engines
 from deployments.engine.head_first import HeadFirstMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.logits.vllm_adapter import BatchProcessor
@@ -188,6 +188,7 @@ class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types
         self.trials = trials_for(vllm_engine_config)
         fork_engines()
         client = super()._start_async_llm_engine(vllm_engine_args, vllm_engine_config, placement_group)
+        end_spares()
         if self.trials is not None:
             client.add_request = tried(client.add_request, self.trials)
         return client

@@ -6,10 +6,10 @@ of its engine. Here a child does both first, with bounded CPU time and memory, a
 some tokens: from its beginning, and from wherever an answer may come to (`everywhere`). What the child does not survive
 is refused for a while; the rest costs the engine about the same again.
 
-The children are forks of one small process with xgrammar and the vocabulary, which says `READY` when it has imported
-them. For each trial it is sent a file with the constraint, and a socket where a child says `STARTED`, and `DONE` in the
-end. If the other side hangs up, the child ends. Nothing is sent to the child there: the kernel would end it for that,
-too.
+The children are forks of one process with xgrammar and the vocabulary, which says `READY` when it has both. It is a
+spare of the replica where there is one (`deployments.engine.fork`): xgrammar imports torch. For each trial it is sent a
+file with the constraint, and a socket where a child says `STARTED`, and `DONE` in the end. If the other side hangs up,
+the child ends. Nothing is sent to the child there: the kernel would end it for that, too.
 
     python -m deployments.engine.trial FILE_DESCRIPTOR < SETTINGS
 """
@@ -37,6 +37,8 @@ from operator import itemgetter
 from re import _parser  # type: ignore[attr-defined, unused-ignore]
 from threading import Timer
 from typing import Any, TextIO
+
+from deployments.engine.fork import Forked, run_in_spare
 
 STEPS, STEPS_EVERYWHERE = 32, 4
 """Tokens that a trial follows from the beginning, where forced text in between does not count, and from each other
@@ -94,40 +96,26 @@ class Trials:
 
     def __init__(self, vocabulary: str, *, any_whitespace: bool = True, bounds: Bounds = Bounds()) -> None:
         """`vocabulary`: xgrammar's `TokenizerInfo` as JSON. `any_whitespace`: in JSON, as vLLM is configured."""
-        self._settings = json.dumps([vocabulary, any_whitespace, asdict(bounds)]).encode()
-        self._bounds = bounds
+        self._vocabulary, self._any_whitespace, self._bounds = vocabulary, any_whitespace, bounds
         self._verdicts: OrderedDict[bytes, bool] = OrderedDict()
         self._running: dict[bytes, _Trial] = {}
         self._places = asyncio.Semaphore(AT_A_TIME)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: TrialProcess | None = None
         self._control: socket.socket | None = None
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self) -> "TrialProcess":
         """Starts the process, if it does not run. Does not wait for it."""
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.close()
         self._control, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile() as settings:
-            settings.write(self._settings)
-            settings.seek(0)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
-                stdin=settings,
-                pass_fds=[theirs.fileno()],
-                # One thread, so that it can be forked.
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                    "OMP_NUM_THREADS": "1",
-                    "OPENBLAS_NUM_THREADS": "1",
-                },
-                start_new_session=True,  # an interrupt at the terminal is not for it: it ends with this process
-            )
+        with theirs:
+            settings = (self._vocabulary, self._any_whitespace, self._bounds)
+            self._process = run_in_spare(_serve, theirs, *settings) or _spawned(theirs, *settings)
         return self._process
 
     async def ready(self) -> bool:
-        """Waits until the process, which imports for seconds, can try constraints. False if it has ended instead."""
+        """Waits until the process, which may import for seconds, can try constraints. False if it has ended instead."""
         self.start()
         assert self._control is not None
         return await asyncio.to_thread(self._control.recv, 1) == READY
@@ -213,6 +201,29 @@ class _Trial:
     task: asyncio.Task[bool]
     waiting: int = 0
     """Requests."""
+
+
+TrialProcess = Forked | subprocess.Popen[bytes]
+
+
+def _spawned(control: socket.socket, vocabulary: str, any_whitespace: bool, bounds: Bounds) -> subprocess.Popen[bytes]:
+    """A Python of its own that serves trials. It imports for seconds."""
+    with tempfile.TemporaryFile("w+") as settings:
+        json.dump([vocabulary, any_whitespace, asdict(bounds)], settings)
+        settings.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__, str(control.fileno())],
+            stdin=settings,
+            pass_fds=[control.fileno()],
+            # One thread, so that it can be forked.
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
+            start_new_session=True,  # an interrupt at the terminal is not for it: it ends with this process
+        )
 
 
 def _serve(control: socket.socket, vocabulary: str, any_whitespace: bool, bounds: Bounds) -> None:

@@ -96,8 +96,8 @@ def test_a_copy_is_what_the_worker_would_be(
         assert plain.pop("parent") == os.getpid()
         assert copy.pop("group")  # raylets start workers in groups of their own
         del plain["group"]
-        # Two for the spare: where it is told what to run, and where one sees its end.
-        assert len(copy.pop("files")) == len(plain.pop("files")) + 2
+        # Two for each spare: where it is told what to run, and where one sees its end.
+        assert len(copy.pop("files")) == len(plain.pop("files")) + 2 * fork.SPARES
         assert copy == plain
 
 
@@ -265,17 +265,21 @@ def test_a_template_ends_some_time_after_its_last_copy(tmp_path: Path) -> None:
 
 
 SPARE = """
-import os, signal, sys, time
+import os, signal, socket, subprocess, sys, time
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from deployments.engine import fork
 
 def end(code): sys.exit(code)
 def say(connection): connection.send(os.environ["SAID"])
+def echo(one, other):
+    one.sendall(other.recv(10))
+    time.sleep(600)
 def sleep(): time.sleep(600)
 
 if __name__ == "__main__":
-    fork.Spare.waiting = spare = fork.Spare()
+    spare = fork.Spare()
+    fork.Spare.waiting.append(spare)
     Process = fork.Context().Process
     os.environ["SAID"] = "after the fork"
 """
@@ -301,15 +305,42 @@ for code in (7, 8):
     assert with_spare(tmp_path, script) == ["True True", "7", "False True", "8"]
 
 
-def test_a_process_that_inherits_files_is_spawned(tmp_path: Path) -> None:
+def test_a_spare_is_given_files_and_a_spawned_process_too(tmp_path: Path) -> None:
     script = """
-ours, theirs = Pipe()
-process = Process(target=say, args=(theirs,))
-process.start()
-print(process.pid == spare.pid, ours.recv(), flush=True)
-process.join()
+for _ in range(2):
+    ours, theirs = Pipe()
+    process = Process(target=say, args=(theirs,))
+    process.start()
+    theirs.close()
+    print(process.pid == spare.pid, ours.recv(), flush=True)
+    process.join()
 """
-    assert with_spare(tmp_path, script) == ["False after the fork"]
+    assert with_spare(tmp_path, script) == ["True after the fork", "False after the fork"]
+
+
+def test_what_runs_in_a_spare_is_ended_as_a_child_process_is(tmp_path: Path) -> None:
+    script = """
+pairs = [socket.socketpair() for _ in range(2)]
+forked = fork.run_in_spare(echo, *(theirs for _, theirs in pairs))
+pairs[1][0].sendall(b"heard")
+print(forked.pid == spare.pid, pairs[0][0].recv(10).decode(), forked.poll(), flush=True)
+try: forked.wait(0.01)
+except subprocess.TimeoutExpired: print("goes on", flush=True)
+forked.kill()
+print(forked.wait(30) == forked.poll() == -signal.SIGKILL, fork.run_in_spare(sleep), flush=True)
+"""
+    assert with_spare(tmp_path, script) == ["True heard None", "goes on", "True None"]
+
+
+def test_spares_that_are_not_needed_end(tmp_path: Path) -> None:
+    script = """
+other = fork.Spare()
+fork.Spare.waiting.append(other)
+Process(target=sleep, daemon=True).start()
+fork.end_spares()
+print(*(os.path.exists(f"/proc/{each.pid}") for each in (spare, other)), fork.run_in_spare(sleep), flush=True)
+"""
+    assert with_spare(tmp_path, script) == ["False True None"]
 
 
 @pytest.mark.parametrize("is_running", [False, True])

@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deployments.engine.trial import AT_A_TIME, NICENESS, Bounds, TooCostly, Trials, TrialText, read, trial_s
+from deployments.invocation import ROOT
 from tests.support.waiting import wait_until_async
 
 BOUNDS = Bounds(reading_s=1, total_s=2, bytes=256 * 1024 * 1024, elapsed_s=300)
@@ -290,3 +295,33 @@ async def test_its_process_ends_with_the_owner_and_is_started_again_if_it_is_gon
     assert successor.pid != process.pid
     trials.close()
     assert successor.poll() is not None
+
+
+IN_A_SPARE = """
+if __name__ == "__main__":
+    from deployments.engine import fork
+    fork.Spare.waiting.append(spare := fork.Spare())
+
+    import asyncio
+    from deployments.engine.trial import Trials
+    from tests.unit.deployments.engine.test_trial import BOUNDS, COMPILES, TOKENS, TOO_COSTLY, is_costly
+
+    async def main():
+        trials = Trials(TOKENS.serialize_json(), bounds=BOUNDS)
+        process = trials.start()
+        print(process.pid == spare.pid, await trials.ready())
+        print(await is_costly(trials, COMPILES["schema"]), await is_costly(trials, TOO_COSTLY["an enum"]))
+        process.kill()
+        print(await is_costly(trials, ("regex", "after the end")), trials.start().pid == spare.pid)
+        trials.close()
+
+    asyncio.run(main())
+"""
+
+
+def test_a_spare_of_the_replica_tries_as_a_process_of_its_own_does(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(IN_A_SPARE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines() == ["True True", "False True", "False False"]
