@@ -48,7 +48,9 @@ KEY, TOKEN = "key:", "oidc:"
 class Limits(Section):
     """The limits of one caller on one endpoint. Default: the wider limit. null: no limit."""
 
-    requests_per_minute: Count | None = Field(default=None, description="In any minute.")
+    requests_per_minute: Count | None = Field(
+        default=None, description="What is used fades out over the minute after its own."
+    )
     tokens_per_minute: Count | None = Field(
         default=None,
         description="Prompt and completion. A prompt is estimated first and settled with the engine's count.",

@@ -1,8 +1,9 @@
 """Sliding windows: the rest of a limit, and the time at which more becomes free. Pure; times are in seconds.
 
 Usage is counted per minute; the previous minute counts by the share of it that lies within the last 60 seconds. That
-takes two numbers per limit, allows no double usage around a boundary, and gives the exact time at which a rejected
-request would pass. Contract of the headers: OpenAI's API, "rate limits in headers".
+takes two numbers per limit, and gives the exact time at which a rejected request would pass. Usage is taken to be
+spread evenly over its minute: a burst at the end of one may be followed, little by little, by as much in the next 60
+seconds. Contract of the headers: OpenAI's API, "rate limits in headers".
 """
 
 import math
