@@ -38,6 +38,7 @@ from app.experiments.contract.journal import (
     LOOKS,
     LOST,
     OBSTACLES,
+    SETTINGS,
     STARTED,
     JournalEntry,
     new_plans,
@@ -58,7 +59,7 @@ from app.experiments.storage.keeper import OpenStore, StorageHealth, StorageMana
 from app.experiments.storage.pending import HeldBatch, clock_warnings, gone, live, total_lost
 from app.experiments.storage.store import StoreError, open_store
 from app.experiments.storage.write_ahead import WriteAhead
-from app.experiments.unasked_changes import of_plans, of_settings
+from app.experiments.unasked_changes import digests_of, of_plans, of_settings
 from app.exposures.audit import AuditRecord
 from app.exposures.controller_client import Export
 from app.exposures.plans import plan_of
@@ -226,8 +227,6 @@ class Controller:
         if config == self._config:
             self._note(OBSTACLES, self._actions.obstacles())
             return
-        if self._config is not None:
-            self._unaudited += of_settings(self._config, config, self.now())
         self._config = config
         self.storage.settings = config.ledger
         self._recover()
@@ -566,7 +565,8 @@ class Controller:
         if self._knows_runs:
             plans = new_plans(self.storage.entries, config, now)
             self._unaudited += of_plans(self.storage.entries, plans, now)
-            self.storage.journal([*self._configuration(config, now), *plans, *entries, *mirrors])
+            settings = self._settings(config, now)
+            self.storage.journal([*self._configuration(config, now), *settings, *plans, *entries, *mirrors])
             self._replaced = replaced(self.storage.entries, config)
 
     def _snapshots(self) -> list[AnalysisSnapshot]:
@@ -601,5 +601,16 @@ class Controller:
             },
             "total_s": config.timeouts.total_s,
         }
-        last = next((entry for entry in reversed(self.storage.entries) if entry.kind == "configuration"), None)
-        return [] if last is not None and last.detail == detail else [JournalEntry(now, "configuration", None, detail)]
+        return [] if self._last("configuration") == detail else [JournalEntry(now, "configuration", None, detail)]
+
+    def _settings(self, config: Config, now: float) -> list[JournalEntry]:
+        """Digests of the settings, for the journal; empty if it has them. Otherwise their change is to be audited."""
+        before, after = self._last(SETTINGS), digests_of(config)
+        if before == after:
+            return []
+        self._unaudited += of_settings(before or {}, after, now)
+        return [JournalEntry(now, SETTINGS, None, after)]
+
+    def _last(self, kind: str) -> dict[str, Any] | None:
+        """The detail of the journal's last entry of this kind."""
+        return next((entry.detail for entry in reversed(self.storage.entries) if entry.kind == kind), None)

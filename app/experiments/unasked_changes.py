@@ -5,6 +5,7 @@ A record names what has changed, and has values of an endpoint's traffic alone: 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from app.exposures.audit import LONGEST, AuditRecord, new_id
 
 DEPLOY, MOVE, END = "deploy", "move_traffic", "end_temporary_plan"
 _EXPERIMENT = "experiment "
-_OF_PLANS = ("traffic", "plan")
+_OF_PLANS, _LEVELS = ("traffic", "plan"), 3
 
 
 def of_plans(known: Sequence[JournalEntry], new: Sequence[JournalEntry], now: float) -> list[AuditRecord]:
@@ -44,10 +45,27 @@ def of_plans(known: Sequence[JournalEntry], new: Sequence[JournalEntry], now: fl
     return records
 
 
-def of_settings(before: Config, after: Config, now: float) -> list[AuditRecord]:
-    """The record of a deployed file, apart from its plans: which settings have changed. Empty if none has."""
-    changed = sorted(_changed(before.model_dump(mode="json"), after.model_dump(mode="json")))
+def of_settings(before: Mapping[str, Any], after: Mapping[str, Any], now: float) -> list[AuditRecord]:
+    """The record of a deployed file, apart from its plans: which settings have changed. Empty if none has. Both are
+    those of `digests_of`, also of another process's: a file that comes with a restart is a change, too."""
+    changed = sorted(_changed(before, after))
     return [_record(now, DEPLOY, after={"changed": changed})] if changed else []
+
+
+def digests_of(config: Config) -> dict[str, Any]:
+    """What tells whether a setting is another one, down to the third level: too little of a digest to find a secret
+    by. Plans have records of their own."""
+    digests: dict[str, Any] = _digests(config.model_dump(mode="json", exclude_defaults=True))
+    return digests
+
+
+def _digests(settings: Any, path: tuple[str, ...] = ()) -> Any:
+    if len(path) < _LEVELS and isinstance(settings, Mapping):
+        named = {str(name): _digests(value, (*path, str(name))) for name, value in settings.items()}
+        return {name: digest for name, digest in named.items() if digest is not None}
+    if len(path) == _LEVELS and path[0] == "endpoints" and path[2] in _OF_PLANS:
+        return None
+    return blake2b(msgspec.json.encode(settings, order="deterministic"), digest_size=4).hexdigest()
 
 
 def _action(before: PlanEntry, plan: PlanEntry) -> str | None:
@@ -63,9 +81,9 @@ def _shown(plan: PlanEntry) -> dict[str, Any]:
 
 
 def _changed(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    if before == after or (len(path) == 3 and path[0] == "endpoints" and path[2] in _OF_PLANS):
+    if before == after:
         return
-    if len(path) < 3 and isinstance(before, Mapping) and isinstance(after, Mapping):
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in before.keys() | after.keys():
             yield from _changed(before.get(name), after.get(name), (*path, str(name)))
     else:

@@ -30,6 +30,10 @@ STARTED, STOPPED = "controller_started", "controller_stopped"
 """Kinds of a controller's first and last entry; one that was killed has no last one. The last one has the batches that
 are `stored`, as a segment's footer has them."""
 
+SETTINGS = "settings"
+"""The kind of an entry with digests of the settings in force, by which the next controller sees what a file has changed
+that came with a restart."""
+
 FAILED = "directory_failed"
 """The kind of an entry that a controller writes once the directory works again: since when it had not (Unix seconds),
 and the last `error`."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict, replace
 
+from app.config.access import AccessSettings
 from app.config.endpoints import PlanSettings
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config, Sticky, parse
@@ -514,7 +515,7 @@ def test_the_journal_records_events_and_a_restart_keeps_the_run(desk: Desk) -> N
     assert desk.analysis.restored == {"largest": 3.5}
     kinds = [entry.kind for entry in desk.controller.entries()]
     assert kinds.count("run_begun") == 1
-    assert [kind for kind in kinds if kind not in ("configuration", "plan", "expired", *FACTS)] == [
+    assert [kind for kind in kinds if kind not in ("configuration", "settings", "plan", "expired", *FACTS)] == [
         "controller_started",
         "run_begun",
         "run_state",
@@ -647,13 +648,18 @@ def with_chat(config: Config, **fields: Any) -> Config:
 
 
 def test_a_deployed_file_is_in_the_audit_log_with_its_traffic_and_the_names_of_its_other_settings(desk: Desk) -> None:
-    (first,) = audited(desk)
+    whole, first = sorted(audited(desk), key=lambda record: record["endpoint"])
+    assert (whole["action"], whole["endpoint"], whole["after"]) == (
+        "deploy",
+        "",
+        {"changed": ["deployments", "endpoints", "experiments"]},
+    )
     assert (first["action"], first["endpoint"], first["caller"], first["before"]) == ("deploy", "chat", "", None)
     assert (first["after"]["weights"], first["at"]) == ({"blue": 50, "green": 50}, desk.clock.now)
     desk.clock.now += 1
     desk.config = with_chat(desk.config, traffic={"blue": 90, "green": 10}, max_body_bytes=2000)
     desk.controller.configure(desk.config)
-    settings, traffic = sorted(audited(desk)[1:], key=lambda record: record["endpoint"])
+    settings, traffic = sorted(audited(desk)[2:], key=lambda record: record["endpoint"])
     assert (settings["action"], settings["after"]) == ("deploy", {"changed": ["endpoints.chat.max_body_bytes"]})
     assert (traffic["action"], traffic["endpoint"], traffic["caller"], traffic["outcome"]) == (
         "deploy",
@@ -666,7 +672,24 @@ def test_a_deployed_file_is_in_the_audit_log_with_its_traffic_and_the_names_of_i
         {"blue": 90, "green": 10},
     ]
     desk.start()
-    assert len(audited(desk)) == 3, "a start changes nothing"
+    assert len(audited(desk)) == 4, "a start changes nothing"
+
+
+def test_what_comes_with_a_restart_is_in_the_audit_log_as_what_is_deployed_live(desk: Desk) -> None:
+    """Rights, above all: nobody gives them by a restart without a record."""
+    before = len(audited(desk))
+    desk.clock.now += 1
+    access = AccessSettings(keys_file=Path("keys.yaml"), managers=("ann",))
+    desk.config = with_chat(desk.config, max_body_bytes=2000).model_copy(update={"access": access})
+    desk.start()
+    (record,) = audited(desk)[before:]
+    assert (record["action"], record["after"]) == ("deploy", {"changed": ["access", "endpoints.chat.max_body_bytes"]})
+    desk.clock.now += 1
+    desk.config = desk.config.model_copy(update={"access": access.model_copy(update={"managers": ("ann", "mallory")})})
+    desk.start()
+    (record,) = audited(desk)[before + 1 :]
+    assert record["after"] == {"changed": ["access.managers"]}
+    assert "mallory" not in str([entry.detail for entry in desk.controller.entries()]), "values may be secrets"
 
 
 def test_a_plan_that_was_there_before_the_controller_has_its_author(desk: Desk) -> None:
@@ -690,7 +713,7 @@ def test_the_traffic_that_an_experiment_moves_is_in_the_audit_log_and_a_callers_
         desk.controller.configure(
             with_chat(desk.config, traffic={"blue": 100 - generation, "green": generation}, plan=plan)
         )
-    _, moved = audited(desk)  # the router has recorded the call of the other
+    *_, moved = audited(desk)  # the router has recorded the call of the other
     assert (moved["action"], moved["experiment"], moved["endpoint"]) == ("move_traffic", "trial", "chat")
     assert (moved["reason"], moved["after"]["weights"]) == ("it is quiet", {"blue": 98, "green": 2})
 
@@ -702,4 +725,4 @@ def test_a_change_waits_for_a_directory_that_fails(desk: Desk) -> None:
     desk.controller.configure(with_chat(desk.config, traffic={"blue": 90, "green": 10}))
     (desk.directory / "ledger" / "audit").unlink()
     desk.pass_time(1)
-    assert [record["before"] is None for record in audited(desk)] == [True, False]
+    assert [record["before"] is None for record in audited(desk)] == [True, True, False]
