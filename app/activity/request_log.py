@@ -53,9 +53,11 @@ class RequestLog:
         return listed
 
     def waiting(self) -> dict[tuple[str, str], list[float]]:
-        """For how long, in seconds, requests have waited for the first byte of a deployment's answer: by endpoint and
-        deployment."""
-        return self._seconds_since(lambda record: record.sent if record.first_byte is None else None)
+        """For how long, in seconds, the requests at each endpoint and deployment have waited for the first byte of an
+        answer: since their arrival, for another deployment may have had them before."""
+        return self._seconds_since(
+            lambda record: record.started if record.sent is not None and record.first_byte is None else None
+        )
 
     def paused(self) -> dict[tuple[str, str], list[float]]:
         """For how long, in seconds, streams have waited for another engine: by endpoint and deployment."""

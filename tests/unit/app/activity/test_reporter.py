@@ -80,13 +80,15 @@ def test_times_are_since_the_arrival_and_a_step_that_was_not_reached_has_none() 
     assert listed.duration_s >= 0
 
 
-def test_requests_wait_from_the_call_of_a_deployment_to_the_first_byte() -> None:
-    log = RequestLog()
-    queued, asked, answered = (Record("openai", "chat", name, endpoint="chat", deployment="blue") for name in "abc")
+def test_requests_at_a_deployment_have_waited_since_their_arrival_whoever_had_them_before() -> None:
+    log, now = RequestLog(), time.perf_counter()
+    queued, asked, answered = (
+        Record("openai", "chat", name, endpoint="chat", deployment="blue", started=now - 50) for name in "abc"
+    )
     for record in (queued, asked, answered):
         log.begin(record, Sent, {}, caller_id="", trace_id=0)
-    asked.sent = time.perf_counter() - 50
-    answered.sent, answered.first_byte = asked.sent, asked.sent + 1
+    asked.sent = now - 1  # the second that it was sent to
+    answered.sent, answered.first_byte = now - 40, now - 39
     assert log.waiting() == {("chat", "blue"): [pytest.approx(50, abs=5)]}
     log.add(asked, plan="", caller_id="", trace_id=0)
     assert log.waiting() == {}
