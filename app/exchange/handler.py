@@ -256,7 +256,7 @@ class Attempt:
         record, writer, state, assignment = exchange.record, exchange.writer, exchange.state, exchange.assignment
         record.deployment, record.engine = name, ""
         record.attempts += 1
-        record.sent = time.perf_counter()
+        record.sent, period = time.perf_counter(), state.health.period(name)
         if name != assignment.deployment:
             record.reason = "failover"
             state.telemetry.routing.fell_back(assignment.endpoint, assignment.deployment, name)
@@ -282,7 +282,7 @@ class Attempt:
                 await self._died(failure, had_tokens=True)
                 self._failed(failure)
             elif writer.is_answered and self._blamed is None and not exchange.call.translation.is_shared:
-                state.health.succeeded(name)
+                state.health.succeeded(name, period)
 
     async def _cleared(self) -> None:
         """Tells the fuse that an engine has answered the request."""

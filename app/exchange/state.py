@@ -97,10 +97,19 @@ class DeploymentHealth:
         for name in candidates.intersection(self.open()):
             self._check_if_due(name, snapshot)
 
-    def succeeded(self, name: str) -> None:
-        """Records that the deployment answered a client, if only to reject the request."""
-        self.breakers.of(name).succeeded()
+    def period(self, name: str) -> int:
+        """A number that changes whenever the deployment's breaker opens or closes."""
+        return self.breakers.of(name).period
+
+    def succeeded(self, name: str, period: int | None = None) -> None:
+        """Records that the deployment answered a client, if only to reject the request. `period`: that in which a
+        request was sent that it served."""
+        breaker = self.breakers.of(name)
+        was_open = breaker.is_open
+        breaker.succeeded(period)
         self.breakers.reached(name)
+        if was_open:
+            self._report(name, was_open, "request")
 
     def failed(self, name: str, error: UpstreamError, snapshot: Snapshot) -> None:
         """Records that an attempt ended with `error`."""
@@ -121,6 +130,7 @@ class DeploymentHealth:
         target, request = snapshot.targets[name], check_request(snapshot.config, name)
         patience = min(snapshot.config.timeouts.first_byte_s, MAX_CHECK_S)
         timeouts = snapshot.config.timeouts.model_copy(update={"first_byte_s": patience})
+        failure: SwitchyardError
         try:
             await self._upstream.unary(
                 target,
@@ -133,10 +143,16 @@ class DeploymentHealth:
         except ClientError:
             return True  # the deployment answers
         except Unavailable as error:
-            return not error.is_fault  # busy counts as healthy
-        except SwitchyardError:
-            return False
-        return True
+            if not error.is_fault:  # busy counts as healthy
+                return True
+            failure = error
+        except SwitchyardError as error:
+            failure = error
+        else:
+            return True
+        detail = event("check_failed", deployment=name, path=request.path, kind=failure.kind)
+        _log.warning("A deployment does not serve the router's own check", extra=detail)
+        return False
 
     async def confirmed(self, name: str, snapshot: Snapshot) -> bool:
         """`is_healthy`, by one request for all that ask at the same time."""

@@ -2,7 +2,8 @@
 outlier ejection.
 
 A breaker opens after some faults in a row, stays open for a while that doubles with each failed trial, and closes when
-a trial succeeds. The last deployment of an endpoint is never ejected: with all breakers open, the first is called.
+a trial succeeds, or a request that was sent meanwhile. The last deployment of an endpoint is never ejected: with all
+breakers open, the first is called.
 
 A client must not open a breaker for others: some request bodies make a healthy engine answer 500. So only a failed
 connection, which no body causes, counts at once. Faults of any other kind make a breaker suspect, and the router sends
@@ -44,6 +45,9 @@ class Breaker:
     unreached: int = 0
     """Consecutive failed connections to its engine under the engine's other names."""
     openings: int = 0
+    """How often in a row it has opened, failed trials included: the while doubles with it."""
+    period: int = 0
+    """How often it has opened and closed."""
     open_until: float | None = None
     checking: bool = False
 
@@ -52,10 +56,14 @@ class Breaker:
         """Whether the deployment gets no requests while another one of the endpoint can take them."""
         return self.open_until is not None
 
-    def succeeded(self) -> None:
-        """Notes that the deployment answered a client, if only to reject the request."""
-        if self.open_until is None:  # attempts from before the opening end late; the trial decides
+    def succeeded(self, period: int | None = None) -> None:
+        """Notes that the deployment answered a client, if only to reject the request. `period`: that in which a request
+        was sent that it served. One that was sent while the breaker was open is as good as a trial; those from before
+        the opening end late."""
+        if self.open_until is None:
             self.faults = self.unreached = 0
+        elif period == self.period:
+            self._close()
 
     def reached(self) -> None:
         """Notes that its engine answered under another name."""
@@ -82,15 +90,20 @@ class Breaker:
         """Notes the outcome of the router's check request."""
         self.checking = False
         if healthy:
-            self.faults, self.unreached, self.openings, self.open_until = 0, 0, 0, None
+            self._close()
         else:
             self._open(now)
+
+    def _close(self) -> None:
+        self.period += self.is_open
+        self.faults, self.unreached, self.openings, self.open_until = 0, 0, 0, None
 
     def _open_if_unreachable(self, now: float) -> None:
         if self.faults + self.unreached >= FAULTS_IN_A_ROW and not self.is_open:
             self._open(now)
 
     def _open(self, now: float) -> None:
+        self.period += not self.is_open
         self.open_until = now + min(OPEN_S * 2**self.openings, LONGEST_OPEN_S)
         self.openings += 1
 

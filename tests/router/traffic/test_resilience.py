@@ -71,6 +71,24 @@ def test_in_a_storm_of_failures_retries_add_a_tenth(rig: Rig, client: httpx.Clie
     assert sum(retried.values()) == count
 
 
+def test_a_request_that_the_only_deployment_serves_closes_its_breaker_whatever_the_router_checks(
+    rig: Rig, client: httpx.Client
+) -> None:
+    """The router checks what a deployment's `tasks` say, and a server at a `url` may serve less."""
+    rig.chat_endpoint(fallback=[])
+    rig.blue.answer = refuse(500, "out of memory")
+    for _ in range(FAULTS_IN_A_ROW):
+        ask(client)
+    wait_until(lambda: open_breakers(client) == ["blue"])
+
+    def chat_alone(body: dict[str, Any]) -> Response:
+        return chat(body) if "messages" in body else refuse(404, "Not Found")(body)
+
+    rig.blue.answer = chat_alone
+    assert ask(client).status_code == 200
+    assert open_breakers(client) == []
+
+
 def test_a_deployment_that_keeps_failing_is_not_called_for_a_while(rig: Rig, client: httpx.Client) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = refuse(500, "out of memory")

@@ -75,9 +75,25 @@ def test_after_a_while_one_check_at_a_time_decides_whether_it_closes() -> None:
 
 
 def test_an_answer_to_an_old_request_does_not_close_the_breaker() -> None:
+    breaker, period = Breaker(), Breaker().period
+    for _ in range(2):
+        for _ in range(FAULTS_IN_A_ROW):
+            breaker.failed(Fault.CONNECTION, 0.0)
+        breaker.succeeded(period)
+        assert breaker.is_open
+        period = breaker.period
+        breaker.checked(healthy=True, now=OPEN_S)
+
+
+def test_what_is_sent_to_an_open_deployment_and_served_closes_the_breaker_and_what_is_rejected_does_not() -> None:
+    """The trial may be what the deployment does not serve."""
     breaker = opened()
+    breaker.checked(healthy=False, now=OPEN_S)
     breaker.succeeded()
-    assert breaker.is_open
+    assert breaker.is_open, "anybody can send a request that is rejected"
+    breaker.succeeded(breaker.period)
+    states = (breaker.is_open, breaker.openings)
+    assert states == (False, 0)
 
 
 def test_every_failed_check_prolongs_the_open_time_up_to_a_bound() -> None:
