@@ -6,6 +6,7 @@ finishes its streams for up to an hour. Both were tested: the actor answers in b
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import closing
 from typing import Any
@@ -43,7 +44,10 @@ class ServeFleet:
             replicas,
             states,
             proxies if self._proxy_port is not None else [],
-            {name: ApplicationState(*state) for name, state in applications.items()},
+            {
+                name: ApplicationState(status, failure_in(message), arguments)
+                for name, (status, message, arguments) in applications.items()
+            },
         )
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
@@ -100,6 +104,23 @@ class ServeFleet:
             raise Unavailable(f"The proxy of {node} does not answer") from error
 
 
+_ERROR = re.compile(r"^\s*(?:[\w.]*(?:Error|Exception|Exit)|Value error)\b[:,] *(?P<words>.+)", re.MULTILINE)
+_MOST = 400
+"""Characters of an error."""
+
+
+def failure_in(message: str) -> str:
+    """Serve's words about an application, or about the deployment that fails in it: of a stack trace, the error that
+    was raised first."""
+    words, _, trace = message.partition("Error:\n")
+    words = words.partition(" This may be due to ")[0]
+    errors = [found["words"] for found in _ERROR.finditer(trace) if "Traceback (" not in found["words"]]
+    if not errors:
+        return f"{words.strip()} {trace.strip().rpartition(chr(10))[2].strip()[:_MOST]}".strip()
+    error = errors[-1].partition(" [type=")[0].strip()
+    return f"{words.strip()} {error[:_MOST]}{'…' if len(error) > _MOST else ''}"
+
+
 def _ended(replica: str) -> NotFound:
     return NotFound(f"The replica {replica} has ended")
 
@@ -110,6 +131,7 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
     def listed(controller: Any) -> tuple[Any, ...]:
         replicas = []
         states: dict[str, dict[str, int]] = {}
+        failures: dict[str, str] = {}
         resources = controller.cluster_node_info_cache.get_total_resources_per_node()
         prefix = "accelerator_type:"
         kinds = {
@@ -118,6 +140,8 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
         }
         for id, deployment in controller.deployment_state_manager._deployment_states.items():
             counted = states.setdefault(id.app_name, {"STARTING": 0, "RUNNING": 0, "STOPPING": 0})
+            if (info := deployment.curr_status_info).status.value != "HEALTHY" and info.message:
+                failures[id.app_name] = info.message
             for replica in deployment._replicas.get():
                 details, state = replica.actor_details, replica.actor_details.state.value
                 counted[state] = counted.get(state, 0) + 1
@@ -142,7 +166,7 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
         _, config, _ = controller._read_config_checkpoint()
         given = {application.name: application.args for application in config.applications} if config else {}
         applications = {
-            name: (status.status.value, status.message, given.get(name) or {})
+            name: (status.status.value, failures.get(name, status.message), given.get(name) or {})
             for name, status in controller.application_state_manager.list_app_statuses().items()
         }
         return replicas, states, nodes, applications

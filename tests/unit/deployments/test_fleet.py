@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from app.errors import Broken, NotFound, SwitchyardError, Unavailable
 from app.server.fleet import STOPPING, ApplicationState, Replica
-from deployments.fleet import ServeFleet
+from deployments.fleet import ServeFleet, failure_in
 from tests.support.processes.servers import free_port, serve
 
 
@@ -57,7 +57,10 @@ def replica(id: str, state: State, actor: Actor | None, node: str | None = "10.0
 
 def controller(**applications: list[Any]) -> Any:
     deployments = {
-        SimpleNamespaceId(app): SimpleNamespace(_replicas=SimpleNamespace(get=lambda them=them: them))
+        SimpleNamespaceId(app): SimpleNamespace(
+            _replicas=SimpleNamespace(get=lambda them=them: them),
+            curr_status_info=SimpleNamespace(status=SimpleNamespace(value="HEALTHY"), message=""),
+        )
         for app, them in applications.items()
     }
     states = (("10.0.0.1", "HEALTHY"), (None, "HEALTHY"), ("10.0.0.3", "STARTING"))
@@ -89,6 +92,49 @@ def fleet_of(running: Any, proxy_port: int | None = 9101) -> ServeFleet:
         return cloudpickle.loads(cloudpickle.dumps(function))(running, *arguments)
 
     return ServeFleet(call, proxy_port)
+
+
+GAVE_UP = """The deployment failed to start 3 times in a row. This may be due to a problem with its constructor or \
+initial health check failing. See controller logs for details. Error:
+ray::ServeReplica:ghost:Engine.initialize_and_get_metadata() (pid=1, ip=127.0.0.1)
+  File "replica.py", line 1, in initialize
+    raise RuntimeError(traceback.format_exc()) from None
+RuntimeError: Traceback (most recent call last):
+  File "config.py", line 9, in check
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, The checkpoint has model type `nope` but Transformers does not know it. [type=value_error, input_value=0]
+    For further information visit https://errors.pydantic.dev/2.12/v/value_error
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("", ""),
+        ("Deploying app 'x' failed: no module", "Deploying app 'x' failed: no module"),
+        (
+            GAVE_UP,
+            "The deployment failed to start 3 times in a row. "
+            "The checkpoint has model type `nope` but Transformers does not know it.",
+        ),
+        (
+            "A replica failed to start with exception. Retrying 2 more time(s). Error:\nValueError: no weights\n",
+            "A replica failed to start with exception. Retrying 2 more time(s). no weights",
+        ),
+        ("It failed. Error:\nsomething else\nlast line", "It failed. last line"),
+    ],
+)
+def test_a_failure_is_told_without_its_stack_trace(said: str, words: str) -> None:
+    assert failure_in(said) == words
+
+
+async def test_an_application_says_why_its_deployment_does_not_start() -> None:
+    running = controller(ghost=[])
+    (ghost,) = running.deployment_state_manager._deployment_states.values()
+    ghost.curr_status_info = SimpleNamespace(status=SimpleNamespace(value="DEPLOY_FAILED"), message=GAVE_UP)
+    state = (await fleet_of(running).fleet()).applications["ghost"]
+    assert "model type `nope`" in state.message
+    assert "Traceback" not in state.message
 
 
 async def test_every_replica_is_listed_with_its_node_and_whether_it_can_answer() -> None:
