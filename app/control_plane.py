@@ -67,13 +67,14 @@ class Replicas(NamedTuple):
     """The replicas that the control plane runs. `applications`: their number by state, for each application; except for
     `RUNNING` and `STARTING`, the states' names are the control plane's own. `routers`: the replicas of the router.
     `asleep`: applications that are to have no replica until a request comes. `ids`: those of each application's running
-    replicas, which are their engines' names.
+    replicas, which are their engines' names. `failed`: how many of each application's have failed to start in a row.
     """
 
     applications: Mapping[str, Mapping[str, int]]
     routers: Mapping[str, int]
     asleep: Collection[str] = frozenset()
     ids: Mapping[str, Collection[str]] = MappingProxyType({})
+    failed: Mapping[str, int] = MappingProxyType({})
 
     def running(self, application: str | None) -> int:
         """How many take requests; 0 also for None and for applications that do not run here."""

@@ -29,7 +29,8 @@ TIMEOUT_S = 10.0
 Read = Callable[[Any], tuple[Any, str, str, float, dict[str, float]]]
 Replace = Callable[[Any, Any, Any], Literal["replaced", "changed", "busy"]]
 Report = Callable[[Any, dict[str, int], str], None]
-Count = Callable[[Any], tuple[dict[str, dict[str, int]], set[str], dict[str, list[str]]]]
+Counted = tuple[dict[str, dict[str, int]], set[str], dict[str, list[str]], dict[str, int]]
+Count = Callable[[Any], Counted]
 
 
 class ServeControl:
@@ -63,10 +64,10 @@ class ServeControl:
     async def replicas(self) -> Replicas:
         """Serve's replicas by Serve's own state names: RUNNING, STARTING … Raises Unavailable."""
         try:
-            running, asleep, ids = await self.call(count_function())
+            running, asleep, ids, failed = await self.call(count_function())
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
-        return Replicas(running, running.get(self._application, {}), asleep, ids)
+        return Replicas(running, running.get(self._application, {}), asleep, ids, failed)
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
         """Reports unserved requests as queued at a handle, since Serve counts those. Raises Unavailable."""
@@ -166,21 +167,24 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
 
 def count_function() -> Count:
     """Like `_controller_functions`: the number of replicas of each application by state, the applications that are to
-    have none, and the ids of the running ones."""
+    have none, the ids of the running ones, and how many of each application's have failed to start in a row."""
 
-    def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str], dict[str, list[str]]]:
+    def count(controller: Any) -> Counted:
         applications: dict[str, dict[str, int]] = {}
         ids: dict[str, list[str]] = {}
+        failed: dict[str, int] = {}
         awake: set[str] = set()
         for id, deployment in controller.deployment_state_manager._deployment_states.items():
             states = applications.setdefault(id.app_name, {})
             if deployment.target_num_replicas > 0:
                 awake.add(id.app_name)
+            if (failures := deployment._replica_failure_count) > 0:
+                failed[id.app_name] = failures
             for replica in deployment.list_replica_details():
                 states[replica.state.value] = states.get(replica.state.value, 0) + 1
                 if replica.state.value == "RUNNING":
                     ids.setdefault(id.app_name, []).append(replica.replica_id)
-        return applications, applications.keys() - awake, ids
+        return applications, applications.keys() - awake, ids, failed
 
     return count
 

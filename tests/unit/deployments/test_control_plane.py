@@ -73,23 +73,26 @@ def test_replicas_that_are_gone_take_their_reports_along() -> None:
 def test_an_application_sleeps_if_it_is_to_have_no_replica() -> None:
     from deployments.control_plane import count_function
 
-    def deployment(target: int, *states: str) -> Any:
+    def deployment(target: int, *states: str, failed: int = 0) -> Any:
         replicas = [
             SimpleNamespace(replica_id=f"{state} {number}", state=SimpleNamespace(value=state))
             for number, state in enumerate(states)
         ]
-        return SimpleNamespace(target_num_replicas=target, list_replica_details=lambda: replicas)
+        return SimpleNamespace(
+            target_num_replicas=target, list_replica_details=lambda: replicas, _replica_failure_count=failed
+        )
 
     found = {
         _id("asleep"): deployment(0),
         _id("stops"): deployment(0, "STOPPING"),
         _id("starts"): deployment(1, "STARTING"),
-        _id("fails"): deployment(1),
+        _id("fails"): deployment(1, failed=3),
         _id("two", "A"): deployment(0),
         _id("two", "B"): deployment(2, "RUNNING", "RUNNING"),
     }
     controller = SimpleNamespace(deployment_state_manager=SimpleNamespace(_deployment_states=found))
-    counts, asleep, ids = count_function()(controller)
+    counts, asleep, ids, failures = count_function()(controller)
+    assert failures == {"fails": 3}
     assert asleep == {"asleep", "stops"}
     assert counts["two"] == {"RUNNING": 2}
     assert counts["starts"] == {"STARTING": 1}
