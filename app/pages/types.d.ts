@@ -282,6 +282,7 @@ interface Overview {
 // --- /api/endpoints/{endpoint}/traffic ---
 
 interface Plan {
+  plan: string;
   generation: number;
   weights: Weights;
   overrides: { unit: string; deployment: string; until: number | null }[];
@@ -290,6 +291,7 @@ interface Plan {
 }
 
 interface PastPlan {
+  plan: string;
   generation: number;
   weights: Weights;
   overrides: number;

@@ -11,6 +11,8 @@ const LENGTHS = [
   ["14400", duration(14400)],
   ["86400", "1 day"],
 ];
+/** @typedef {Omit<Plan, "generation"> & {generation: number | null}} StalePlan */
+
 const PAUSE_MS = 250; // between the last movement of a slider and the dry run
 
 /**
@@ -36,7 +38,7 @@ export function editor({ endpoint, deployments, plan: known }, { api, announce }
     dry: null,
     trying: false,
     problem: "",
-    /** @type {Partial<Plan> | null} The plan that somebody else has made meanwhile. */
+    /** @type {StalePlan | null} The plan that somebody else has made meanwhile. */
     stale: null,
     busy: false,
   };
@@ -66,11 +68,28 @@ export function editor({ endpoint, deployments, plan: known }, { api, announce }
     if (!isDifferent()) return take();
     try {
       const { data, etag } = await api.read(path);
-      if (etag !== state.etag) state.stale = data;
+      if (etag !== state.etag) await changed(data);
     } catch {
       // The change itself will tell.
     }
     draw();
+  }
+
+  /**
+   * Somebody else has made this plan. One of a deployed file has its number only in the history.
+   *
+   * @param {Plan} plan
+   */
+  async function changed(plan) {
+    const known = (state.stale = { ...plan, generation: plan.generation || null });
+    draw();
+    try {
+      /** @type {{plans: PastPlan[]}} */
+      const { plans } = await api.get(`${path}/history`);
+      if (plans[0]?.plan === plan.plan) known.generation = plans[0].generation;
+    } catch {
+      // The history is not known either.
+    }
   }
 
   function body() {
@@ -111,7 +130,7 @@ export function editor({ endpoint, deployments, plan: known }, { api, announce }
         announce("The dry run has finished.");
       }
     } catch (error) {
-      if (wanted === state.weights) refused(error);
+      if (wanted === state.weights) await refused(error);
     }
     state.trying = false;
     if (wanted !== state.weights && isDifferent()) await tryIt();
@@ -128,17 +147,17 @@ export function editor({ endpoint, deployments, plan: known }, { api, announce }
       done(`The split of ${endpoint} is changed.`);
       return;
     } catch (error) {
-      refused(error);
+      await refused(error);
     }
     state.busy = false;
     draw();
   }
 
   /** @param {ApiError} error */
-  function refused(error) {
-    if (error.status === 412) state.stale = error.body?.current ?? {};
-    else state.problem = error.message;
+  async function refused(error) {
     announce(error.message);
+    if (error.status === 412 && error.body?.current) await changed(error.body.current);
+    else state.problem = error.message;
   }
 
   /** @param {string} name */
@@ -180,16 +199,17 @@ export function editor({ endpoint, deployments, plan: known }, { api, announce }
     );
   }
 
-  /** @param {Partial<Plan>} plan */
-  function stale({ generation, by, reason, weights = {} }) {
+  /** @param {StalePlan} plan */
+  function stale({ generation, by, reason, weights }) {
     return notice(
       "warn",
       h("strong", {}, "The plan was changed while you were editing."),
       h(
         "p",
         {},
-        `The current plan is generation ${generation ?? "?"}`,
-        by ? `, by ${by}` : "",
+        "The current plan is ",
+        generation === null ? "" : `generation ${generation}, `,
+        by === null ? "from a file" : `by ${by}`,
         reason ? ` (${reason})` : "",
         ": ",
         Object.entries(weights)
