@@ -50,6 +50,21 @@ async def test_the_list_has_each_experiment_with_its_verdict_in_words(compared: 
     await screenshot(page, "console-experiments")
 
 
+async def test_parts_of_the_page_that_do_not_update_say_so(compared: Compared, open_page: OpenPage) -> None:
+    page, watch = await open_page(compared.url)
+    watch.expected = ["Failed to load resource"]
+    await page.route("**/api/events*", lambda route: route.abort())
+    await page.route("**/traffic/history", lambda route: route.fulfill(status=500, json={}))
+    await page.goto("/ui#/experiments/green-float32")
+    main = page.get_by_role("main")
+    await expect(main).to_contain_text("The events cannot be shown. The server cannot be reached.")
+    await expect(main).to_contain_text("your rights, cannot be shown. The server answered 500.", timeout=30_000)
+    await page.unroute("**/api/events*")
+    await page.unroute("**/traffic/history")
+    await expect(main).not_to_contain_text("cannot be shown", timeout=30_000)
+    assert await accessibility_problems(page) == []
+
+
 async def test_bars_show_the_intervals_on_an_axis_around_zero(compared: Compared, open_page: OpenPage) -> None:
     page = await opened(open_page, compared, "/ui#/experiments")
     await expect(page.locator(".sequence")).to_have_count(3)

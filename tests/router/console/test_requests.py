@@ -472,6 +472,19 @@ async def test_requests_are_listed_live_filtered_and_grouped_by_error(
     assert page.url.endswith("#/requests?endpoint=-")
 
 
+async def test_a_request_that_a_failing_server_cannot_show_is_shown_later(open_page: OpenPage, rig: Rig) -> None:
+    assert send(rig) == 200
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 500"]
+    (request,) = (await (await page.request.get("/api/requests")).json())["requests"]
+    await page.route("**/api/me", lambda route: route.fulfill(status=500, json={}))
+    await page.goto(f"/ui#/requests?id={request['id']}")
+    await expect(page.get_by_role("alert")).to_contain_text("The server answered 500.")
+    await page.unroute("**/api/me")
+    await expect(page.locator(".found")).to_contain_text(request["id"])
+    await expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
+
+
 async def test_requests_of_the_chosen_time_are_listed(open_page: OpenPage, rig: Rig) -> None:
     assert send(rig) == 200
     page, watch = await open_page(rig.url)

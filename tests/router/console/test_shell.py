@@ -120,7 +120,10 @@ async def test_without_a_key_the_page_says_why_it_is_empty(managed: Managed, ope
     await page.goto("/ui")
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("main")).to_contain_text("Nothing is shown here before you have signed in.")
+    await page.wait_for_timeout(3000)  # the page polls
     await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.get_by_role("link", name="Playground").click()
+    await expect(page.get_by_role("dialog")).to_have_count(1)
 
 
 @pytest.mark.parametrize("role", ["manager", "operator", "viewer", "caller", "limited caller", "nobody", "open"])
@@ -459,8 +462,34 @@ async def test_a_page_that_a_stopped_server_cannot_send_comes_once_it_answers(
     await expect(page.get_by_role("heading", level=1)).to_have_text("Experiments")
     await page.route("**/playground/desk.js", lambda route: route.abort())
     await page.get_by_role("link", name="Playground").click()
+    await expect(page.get_by_role("alert")).to_contain_text("if that stays so, reload the page in your browser.")
+    await page.unroute("**/playground/desk.js")
+    await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    await page.route("**/pages/keys.js*", lambda route: route.abort())
+    await page.get_by_role("link", name="Keys").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("This page cannot be shown")
-    await expect(page.get_by_role("alert")).to_contain_text("Reload the page")
+    await expect(page.get_by_role("alert")).to_contain_text("This page asks again by itself.")
+    await page.unroute("**/pages/keys.js*")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Keys")
+
+
+async def test_a_page_recovers_from_an_error_at_its_start(managed: Managed, open_page: OpenPage) -> None:
+    """And so does the menu, which has the pages that its reader may open."""
+    page, watch = await open_page(managed.url)
+    watch.expected = ["status of 500"]
+    await page.route("**/api/**", lambda route: route.fulfill(status=500, json={}))
+    main = page.get_by_role("main")
+    for path in [*PAGES, "/ui#/requests?id=nothing"]:
+        await page.goto(path)
+        await expect(main).to_contain_text("This page asks again by itself.")
+    await page.goto("/ui#/playground")
+    await page.reload()
+    await expect(main).to_contain_text("The server answered 500.")
+    await expect(page.get_by_role("link", name="Audit")).to_be_hidden()
+    await page.unroute("**/api/**")
+    await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+    await expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
+    await expect(page.get_by_role("link", name="Audit")).to_be_visible()
 
 
 async def test_a_thousand_redraws_leave_no_extra_elements(browser_page: Page) -> None:

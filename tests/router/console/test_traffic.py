@@ -509,6 +509,23 @@ async def test_a_plan_made_by_someone_else_meanwhile_is_shown(managed: Managed, 
     await expect(page.get_by_role("slider", name="green")).to_have_value("70")
 
 
+async def test_the_plan_of_a_file_that_came_meanwhile_has_its_number_in_the_history(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    managed.put({"blue": 50, "green": 50}, "the first change")
+    page, _ = await open_page(managed.url)
+    await page.goto("/ui#/traffic")
+    await chat(page).get_by_role("button", name="Change the split").click()
+    await page.get_by_role("slider", name="green").fill("25")
+    await expect(page.get_by_text("falls from 50 % to 25 %")).to_be_visible()
+    endpoints = managed.config["endpoints"]
+    managed.deliver(endpoints={**endpoints, "chat": {**endpoints["chat"], "traffic": {"blue": 70, "green": 30}}})
+    editor = page.get_by_role("region", name="Change the split of chat")
+    await expect(editor).to_contain_text("The current plan is generation 2, from a file: blue 70 %, green 30 %.")
+    history = await (await page.request.get("/api/endpoints/chat/traffic/history")).json()
+    assert [plan["generation"] for plan in history["plans"]] == [2, 1, 0]
+
+
 async def test_the_rollback_button_ends_in_a_plan(managed: Managed, open_page: OpenPage) -> None:
     managed.put({"blue": 80, "green": 20}, "first step")
     managed.put({"blue": 20, "green": 80}, "a mistake")
@@ -611,6 +628,25 @@ async def test_without_the_server_the_page_keeps_its_last_data(managed: Managed,
     await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
     await page.unroute("**/api/overview")
     await expect(page.get_by_text("The data on this page is from")).to_have_count(0)
+
+
+async def test_charts_that_do_not_update_say_so(managed: Managed, open_page: OpenPage) -> None:
+    page, watch = await open_page(managed.url)
+    watch.expected.append("Failed to load resource")
+    await page.goto("/ui#/traffic")
+    await expect(chat(page).get_by_text("No request has ended in the charts' time.")).to_be_visible()
+    main = page.get_by_role("main")
+    await page.route("**/api/history*", lambda route: route.abort())
+    old = re.compile(r"The charts are as of [\d:]+\. The server cannot be reached\. This page asks again by itself\.")
+    await expect(main).to_contain_text(old)
+    await expect(main).not_to_contain_text("The data on this page is from")
+    await page.unroute("**/api/history*")
+    await expect(main).not_to_contain_text("The charts are as of")
+    await page.route("**/api/requests?*", lambda route: route.fulfill(status=500, json={}))
+    await expect(main).to_contain_text(
+        re.compile(r"The requests that reached no endpoint are as of [\d:]+\. The server answered 500\.")
+    )
+    assert await accessibility_problems(page) == []
 
 
 async def test_without_the_controller_plans_are_unknown_and_traffic_can_be_changed(

@@ -42,6 +42,8 @@ export class Api {
   #isKeyRequired;
   /** @type {Promise<boolean> | null} */
   #asking = null;
+  /** Whether the visitor has closed the dialog: a page that polls does not open it again. */
+  #declined = false;
 
   /**
    * @param {(message: string) => Promise<boolean>} signIn
@@ -66,6 +68,7 @@ export class Api {
    */
   useKey(key, stored = false) {
     clearTimeout(this.#ends);
+    this.#declined = false;
     this.#key = key;
     this.#isToken = false;
     this.#lapsed = "";
@@ -180,7 +183,7 @@ export class Api {
   async fetch(path, { method = "GET", headers = {}, body, signal, timeout = TIMEOUT_MS, sent = () => {} } = {}) {
     for (;;) {
       if (this.#key === null && (await this.#isKeyRequired())) {
-        if (this.#key === null && !(await this.ask(this.#lapsed)))
+        if (this.#key === null && !(await this.#askOnce(this.#lapsed)))
           throw new ApiError(401, "Nothing is shown here before you have signed in");
         continue;
       }
@@ -207,12 +210,22 @@ export class Api {
       }
       if (
         response.status === 401 &&
-        (this.#key !== used || (await this.ask(await this.#whyAsk(used, response.clone()))))
+        (this.#key !== used || (await this.#askOnce(await this.#whyAsk(used, response.clone()))))
       )
         continue;
       if (response.status >= 400) throw await refusal(response);
       return response;
     }
+  }
+
+  /** A page begins: it may ask for a key. */
+  begin() {
+    this.#declined = false;
+  }
+
+  /** @param {string} message */
+  async #askOnce(message) {
+    return !this.#declined && (await this.ask(message));
   }
 
   /**
@@ -222,7 +235,12 @@ export class Api {
    * @returns {Promise<boolean>}
    */
   ask(message) {
-    this.#asking ??= this.#signIn(message).finally(() => (this.#asking = null));
+    this.#asking ??= this.#signIn(message)
+      .then((isSignedIn) => {
+        this.#declined = !isSignedIn;
+        return isSignedIn;
+      })
+      .finally(() => (this.#asking = null));
     return this.#asking;
   }
 
@@ -304,7 +322,9 @@ export async function load(path) {
     return await import(`./${path}${before ? `?again=${before}` : ""}`);
   } catch (error) {
     failures.set(path, before + 1);
-    throw new Error("Its scripts did not load. Reload the page in your browser.", { cause: error });
+    throw new Error("A script of this page did not load: if that stays so, reload the page in your browser.", {
+      cause: error,
+    });
   }
 }
 
@@ -382,12 +402,14 @@ export async function* eventsOf(response, parser = new EventParser()) {
 /**
  * Follows the journal: calls `receive(event)` for each `{id, kind, ...data}` since `since` (Unix seconds), until the
  * returned function is called. While the page is hidden no stream is open; the next one continues after the last event.
+ * `told` gets the error of a stream that does not begin, and null for one that does.
  *
  * @param {Api} api
  * @param {number} since
  * @param {(event: Occurrence) => void} receive
+ * @param {(error: Error | null) => void} told
  */
-export function follow(api, since, receive) {
+export function follow(api, since, receive, told) {
   const ended = new AbortController();
   let last = "";
   let stream = new AbortController();
@@ -401,6 +423,7 @@ export function follow(api, since, receive) {
       signal: AbortSignal.any([ended.signal, stream.signal]),
       timeout: null,
     });
+    told(null);
     const parser = new EventParser();
     try {
       for await (const { type, data, id } of eventsOf(response, parser))
@@ -416,8 +439,9 @@ export function follow(api, since, receive) {
     while (!ended.signal.aborted) {
       try {
         if (!document.hidden) await read();
-      } catch {
-        // The stream ends now and then, and the server may be away: the next request follows.
+      } catch (error) {
+        // A stream ends now and then, and the next request follows; one that is refused is an ApiError.
+        if (error instanceof ApiError && !ended.signal.aborted) told(error);
       }
       await new Promise((resolve) => {
         wake = resolve;

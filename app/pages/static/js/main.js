@@ -3,7 +3,7 @@
 import { Api, load } from "./api.js";
 import { find, h } from "./dom.js";
 import { describe, framed } from "./frame.js";
-import { closeDialogs } from "./parts.js";
+import { AGAIN, closeDialogs } from "./parts.js";
 import { askForKey, exchange, isKeyRequired, returned, waysToSignIn } from "./sign_in.js";
 
 const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "audit", "glossary"]);
@@ -61,14 +61,32 @@ function drawButton() {
   button.hidden = !(api.hasKey || canSignIn);
 }
 
-async function drawFrame() {
-  // The page below says why nothing can be read.
-  describe(await api.get("/api/me").catch(() => null));
+/** @type {() => void} */
+let endFrame = () => {};
+
+/** The page below says why nothing can be read. A server that fails is asked again: the menu depends on its answer. */
+function drawFrame() {
+  endFrame();
+  const end = poll(
+    async (signal) => {
+      describe(await api.get("/api/me", { signal }));
+      end();
+    },
+    {
+      failed(error) {
+        const { status } = /** @type {ApiError} */ (error);
+        if (status === 401 || status === 403) end();
+        describe(null);
+      },
+    },
+  );
+  endFrame = end;
 }
 
 button.addEventListener("click", async () => {
   if (api.hasKey) {
     const withIssuer = api.isSignedInWithIssuer;
+    endFrame();
     api.signOut();
     drawButton();
     describe(null);
@@ -157,6 +175,7 @@ async function show() {
   const turn = ++shown;
   unmount?.();
   unmount = null;
+  api.begin();
   const matched = route(location.hash);
   for (const link of document.querySelectorAll("nav a")) {
     if (matched && link.getAttribute("href") === `#/${matched.page}`) link.setAttribute("aria-current", "page");
@@ -169,9 +188,12 @@ async function show() {
     main.replaceChildren(root);
     return;
   }
+  const script = `pages/${matched.module}.js`;
+  let isLoaded = false;
   try {
     /** @type {PageModule} */
-    const page = await load(`pages/${matched.module}.js`);
+    const page = await load(script);
+    isLoaded = true;
     if (turn !== shown) return;
     document.title = titled(matched.names[0] ?? page.title);
     main.replaceChildren(root);
@@ -182,17 +204,18 @@ async function show() {
     else ended?.();
   } catch (error) {
     const isUp = await answers();
-    if (turn === shown) notShown(root, isUp ? error.message : null);
+    if (turn === shown) notShown(root, isUp ? error.message : null, isLoaded ? null : script);
   }
 }
 
 /**
- * Says why a page cannot be shown. `problem` null: the server does not answer; the page comes once it does.
+ * Says why a page cannot be shown, until it can.
  *
  * @param {HTMLElement} root
- * @param {string | null} problem
+ * @param {string | null} problem null: the server does not answer.
+ * @param {string | null} missing The script that did not load.
  */
-function notShown(root, problem) {
+function notShown(root, problem, missing) {
   const heading = problem === null ? "The server does not answer" : "This page cannot be shown";
   document.title = titled(heading);
   root.replaceChildren(
@@ -200,13 +223,16 @@ function notShown(root, problem) {
     h(
       "p",
       { class: "problem", role: "alert" },
-      problem ?? "It may be stopped, or starting. This page appears as soon as it answers.",
+      problem === null ? "It may be stopped, or starting. This page appears as soon as it answers." : problem,
+      problem !== null && missing !== null ? ` ${AGAIN}` : "",
     ),
   );
   main.replaceChildren(root);
-  if (problem !== null) return;
+  if (problem !== null && missing === null) return;
   unmount = poll(async (signal) => {
-    if (await answers(signal)) await show();
+    if (missing !== null) await load(missing);
+    else if (!(await answers(signal))) return;
+    await show();
   });
 }
 

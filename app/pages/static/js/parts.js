@@ -59,7 +59,7 @@ export function pointAt(key, point, count) {
   return Object.hasOwn(points, key) ? Math.max(0, Math.min(points[key], count - 1)) : null;
 }
 
-const AGAIN = "This page asks again by itself.";
+export const AGAIN = "This page asks again by itself.";
 
 /**
  * A notice that the page no longer updates, and since when. `error`: an ApiError, which may say when the controller
@@ -96,6 +96,64 @@ export function staleness() {
     failed(error) {
       element.hidden = false;
       morph(element, staleNotice(/** @type {ApiError} */ (error), since));
+    },
+  };
+}
+
+/**
+ * The parts of a page that are read apart from the rest: each says for itself that it is old. `draw()` draws the page
+ * again.
+ *
+ * @param {() => void} draw
+ */
+export function partsOf(draw) {
+  /** @type {Map<string, {since: number | null, error: Error | null}>} */
+  const parts = new Map();
+  /**
+   * @param {string} what
+   * @param {Error | null} error
+   * @param {number} at
+   */
+  function tell(what, error, at = Date.now() / 1000) {
+    parts.set(what, { since: error === null ? at : (parts.get(what)?.since ?? null), error });
+  }
+  return {
+    /**
+     * Tells of a part that the page does not poll whether it is up to date (null).
+     *
+     * @param {string} what
+     * @returns {(error: Error | null) => void}
+     */
+    told: (what) => (error) => (tell(what, error), draw()),
+    /**
+     * `read`, as a task of `poll`. It may return as of when the part is, in Unix seconds, if not as of now; null: it
+     * was not to be read.
+     *
+     * @param {string} what As in a notice: "The charts".
+     * @param {(signal?: AbortSignal) => Promise<number | null | void>} read
+     * @returns {(signal?: AbortSignal) => Promise<void>}
+     */
+    reading: (what, read) => async (signal) => {
+      try {
+        const at = await read(signal);
+        if (at === null) return;
+        tell(what, null, at ?? undefined);
+      } catch (error) {
+        if (signal?.aborted) return;
+        tell(what, error);
+      }
+      draw();
+    },
+    /**
+     * The notice that a part does not update; null if it does.
+     *
+     * @param {string} what
+     */
+    notice(what) {
+      const { since, error } = parts.get(what) ?? { since: null, error: null };
+      if (error === null) return null;
+      const old = since === null ? `${what} cannot be shown.` : `${what} are as of ${moment(since)}.`;
+      return notice("warn", h("strong", {}, `${old} `), `${error.message.replace(/\.?$/, ".")} ${AGAIN}`);
     },
   };
 }

@@ -5,13 +5,14 @@ import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js"
 import { distribution, guardrail, keyOf, legend, metrics, sampleRatio, subgroups } from "../experiments/panels.js";
 import { decision, metricName, planWords, sentence, state as stateMark } from "../experiments/words.js";
 import { number, time, unbroken } from "../format.js";
-import { mark, notice, shareBar, staleNotice, table, term } from "../parts.js";
+import { mark, notice, partsOf, shareBar, staleNotice, table, term } from "../parts.js";
 
 export const title = "Experiment";
 
 const EVENTS_SHOWN = 50;
 const REPORT_EVERY_S = 10; // evidence changes slowly, and a report is more work than the summary
 const WEEK_S = 7 * 86400;
+const [PLANS, EVENTS] = ["The plans in the chart, and your rights,", "The events"];
 
 /**
  * @param {HTMLElement} root
@@ -45,6 +46,7 @@ export async function mount(root, context) {
     said: "",
   };
   const plot = chart();
+  const parts = partsOf(draw);
   /** @type {number | null} */
   let frame = null;
   /** @type {(() => void) | null} */
@@ -67,7 +69,7 @@ export async function mount(root, context) {
       const now = Date.now() / 1000;
       state.at = now;
       state.problem = null;
-      following ??= follow(api, Math.floor(state.report?.started_at ?? now - WEEK_S), receive);
+      following ??= follow(api, Math.floor(state.report?.started_at ?? now - WEEK_S), receive, parts.told(EVENTS));
     } catch (error) {
       if (signal?.aborted) return;
       state.due = 0;
@@ -85,19 +87,25 @@ export async function mount(root, context) {
     state.points = (await api.get(`${path}/history?${query}`, { signal })).points;
   }
 
-  /**
-   * Reads what rarely changes: the plans, and where this key may decide.
-   *
-   * @param {AbortSignal} [signal]
-   */
-  async function readSeldom(signal) {
+  /** Reads what rarely changes: the plans, and where this key may decide. */
+  const readSeldom = parts.reading(PLANS, async (signal) => {
+    const endpoint = state.summary?.endpoint ?? (await api.get(path, { signal })).endpoint;
+    state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
+    state.me = await api.get("/api/me", { signal });
+  });
+
+  /** @param {string} metric */
+  async function choose(metric) {
+    state.chosen = metric;
+    state.points = [];
+    draw();
     try {
-      const endpoint = state.summary?.endpoint ?? (await api.get(path, { signal })).endpoint;
-      state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
-      state.me = await api.get("/api/me", { signal });
-    } catch {
-      // They are marks in a chart, and the rights of before: the page is correct without them.
+      await readHistory();
+    } catch (error) {
+      state.due = 0;
+      state.problem = error;
     }
+    draw();
   }
 
   /** @returns {Comparison | undefined} */
@@ -144,7 +152,7 @@ export async function mount(root, context) {
         ? state.missing
           ? notice("bad", state.problem.message)
           : staleNotice(state.problem, state.at)
-        : null,
+        : [PLANS, EVENTS].map(parts.notice),
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
       summary === null
         ? state.problem
@@ -307,15 +315,7 @@ export async function mount(root, context) {
                 {
                   "aria-label": "Metric",
                   value: comparison ? keyOf(comparison) : "",
-                  on: {
-                    change: async (event) => (
-                      (state.chosen = event.target.value),
-                      (state.points = []),
-                      draw(),
-                      await readHistory(),
-                      draw()
-                    ),
-                  },
+                  on: { change: (event) => choose(event.target.value) },
                 },
                 options.map((option) =>
                   h(

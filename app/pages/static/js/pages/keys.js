@@ -22,6 +22,7 @@ export async function mount(root, { api, poll, announce }) {
   const stale = staleness();
   /** @type {AuditRecord[] | null} The revocations, of which the audit log tells; null: to be read. */
   let revoked = null;
+  let whyNot = ""; // why they cannot be read
   root.append(h("h1", {}, title), stale.element, who, others);
 
   /** @param {AbortSignal} signal */
@@ -36,7 +37,7 @@ export async function mount(root, { api, poll, announce }) {
         revoked = null;
         return refresh(signal);
       };
-      morph(others, ...keyTable(held, revoked ?? [], { api, announce, changed }), ...everybody(used));
+      morph(others, ...keyTable(held, revoked ?? [], whyNot, { api, announce, changed }), ...everybody(used));
     }
     others.hidden = !me.views;
     stale.read();
@@ -45,15 +46,17 @@ export async function mount(root, { api, poll, announce }) {
   /**
    * @param {Keys} held
    * @param {AbortSignal} signal
-   * @returns {Promise<AuditRecord[] | null>} null: they cannot be read, as the page Audit says.
+   * @returns {Promise<AuditRecord[] | null>} null: they cannot be read.
    */
   async function revocations({ at, days, keys, issue_keys }, signal) {
+    whyNot = "";
     if (!issue_keys && !keys.some(({ source }) => source === "issued")) return []; // none were ever issued
     const since = String(Math.floor(at - days * 86_400));
     const wanted = new URLSearchParams({ action: "revoke_key", outcome: "accepted", since, limit: "50" });
     try {
       return (await api.get(`/api/audit?${wanted}`, { signal })).records;
-    } catch {
+    } catch (error) {
+      whyNot = error.message;
       return null;
     }
   }
@@ -186,9 +189,10 @@ function everybody({ since, callers, view }) {
 /**
  * @param {Keys} document
  * @param {AuditRecord[]} revoked
+ * @param {string} whyNot Why revocations are not known, if they are not.
  * @param {KeyActions} actions
  */
-function keyTable(document, revoked, actions) {
+function keyTable(document, revoked, whyNot, actions) {
   const { keys, why_not } = document;
   return [
     h(
@@ -212,6 +216,7 @@ function keyTable(document, revoked, actions) {
       "Days are in UTC, and today's count lags by a few seconds. ",
       keys.some((key) => key.uses === null) ? "At present the controller of experiments does not say." : "",
     ),
+    whyNot ? h("p", { key: "keys-revoked" }, mark("warn", `Keys that were revoked cannot be shown: ${whyNot}.`)) : null,
     keys.length || revoked.length
       ? oneStop(
           table(

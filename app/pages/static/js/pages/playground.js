@@ -2,7 +2,7 @@
 
 import { load } from "../api.js";
 import { h } from "../dom.js";
-import { term } from "../parts.js";
+import { staleness, term } from "../parts.js";
 import { TASKS } from "../playground/request.js";
 
 export const title = "Playground";
@@ -24,8 +24,31 @@ export async function mount(root, context) {
       " side by side.",
     ),
   );
-  /** @type {Me} */
-  const me = await context.api.get("/api/me");
+  const stale = staleness();
+  const shown = h("div", {});
+  root.append(stale.element, shown);
+  let leave = () => {};
+  const end = context.poll(
+    async (signal) => {
+      /** @type {Me} */
+      const me = await context.api.get("/api/me", { signal });
+      const left = await open(shown, context, me);
+      if (signal.aborted) return left();
+      leave = left;
+      stale.read();
+      end();
+    },
+    { failed: stale.failed },
+  );
+  return () => (end(), leave());
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Context} context
+ * @param {Me} me
+ */
+async function open(root, context, me) {
   const endpoints = me.endpoints.filter((endpoint) => endpoint.tasks.some((task) => TASKS.includes(task)));
   if (!endpoints.length) {
     const what = me.endpoints.length

@@ -491,9 +491,10 @@ function one(root, id, context) {
   /** @param {Error} error */
   function failed(error) {
     const problem = /** @type {ApiError} */ (error);
-    if (problem.status !== 0) left = 0;
+    const isAway = problem.status === 0 || problem.status >= 500; // and may answer again
+    if (!isAway) left = 0;
     away?.remove();
-    const said = problem.status === 0 ? staleNotice(problem, readAt) : h("p", { class: "problem" }, problem.message);
+    const said = isAway ? staleNotice(problem, readAt) : h("p", { class: "problem" }, problem.message);
     away = h("div", { role: "alert" }, said);
     if (readAt === null) found.replaceChildren(away);
     else found.prepend(away);

@@ -1,7 +1,7 @@
 import { h, morph } from "../dom.js";
 import { remember } from "../filters.js";
 import { count, duration, list, moment, number, or, percent, seconds, unbroken, whole } from "../format.js";
-import { cell, figure, mark, notice, shareBar, staleNotice, swatch, table, term, toggle } from "../parts.js";
+import { cell, figure, mark, notice, partsOf, shareBar, staleNotice, swatch, table, term, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
 import { isRange, lacksOf, outageWords, overTime, rangePicker } from "../traffic/over_time.js";
 import { explain, history } from "../traffic/plans.js";
@@ -14,6 +14,7 @@ const MANY = 5; // endpoints that need no search
 const FEW = 3; // requests whose shares say something
 const ASTRAY_S = 15 * 60; // in which requests that reached no endpoint are told of
 const NAMED = 8; // failing ones that the first line names
+const [CHARTS, EXPERIMENTS, ASTRAY] = ["The charts", "The experiments", "The requests that reached no endpoint"];
 
 let range = "1h"; // as it was chosen last: the page's link does not say it
 
@@ -72,6 +73,7 @@ export async function mount(root, context) {
     /** @type {RequestList | null} Those that reached no endpoint. */
     astray: null,
   };
+  const parts = partsOf(draw);
 
   /**
    * @param {Endpoint} endpoint
@@ -182,6 +184,8 @@ export async function mount(root, context) {
       state.problem ? staleNotice(state.problem, state.at) : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
       overview ? rangePicker(state.range, state.past, chooseRange) : null,
+      // Where nothing answers, the page's own notice says it.
+      state.problem ? null : [CHARTS, EXPERIMENTS, ASTRAY].map(parts.notice),
       overview?.why_not ? h("p", { class: "hint" }, overview.why_not) : null,
       overview?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
       overview ? failing(overview.endpoints) : null,
@@ -240,37 +244,31 @@ export async function mount(root, context) {
     );
   }
 
-  /** @param {AbortSignal} [signal] */
-  async function readPast(signal) {
+  const readPast = parts.reading(CHARTS, async (signal) => {
     const wanted = state.range;
     const past = await api.get(`/api/history?range=${wanted}`, { signal });
-    if (wanted !== state.range) return;
-    state.past = past;
-    if (state.overview !== null) draw();
-  }
+    if (wanted === state.range) state.past = past;
+    return state.past?.until;
+  });
 
-  /** @param {AbortSignal} [signal] */
-  async function readExperiments(signal) {
-    if (!state.overview?.has_controller) return;
-    if (!state.overview.endpoints.some((/** @type {Endpoint} */ { experiment }) => experiment !== null)) return;
+  const readExperiments = parts.reading(EXPERIMENTS, async (signal) => {
+    if (!state.overview?.has_controller) return null;
+    if (!state.overview.endpoints.some((/** @type {Endpoint} */ { experiment }) => experiment !== null)) return null;
     /** @type {{experiments: Summary[]}} */
     const { experiments } = await api.get("/api/experiments", { signal });
     state.experiments = new Map(experiments.map((experiment) => [experiment.experiment, experiment]));
-    draw();
-  }
+  });
 
-  /** @param {AbortSignal} [signal] */
-  async function readAstray(signal) {
-    if (state.overview === null) return;
+  const readAstray = parts.reading(ASTRAY, async (signal) => {
+    if (state.overview === null) return null;
     state.astray = await api.get(`/api/requests?endpoint=-&limit=1&last_s=${ASTRAY_S}`, { signal });
-    draw();
-  }
+  });
 
   /** @param {string} chosen */
   function chooseRange(chosen) {
     state.range = range = chosen;
     remember("traffic", { range });
-    readPast().catch(() => {}); // the next reading shows it
+    readPast();
   }
 
   /** @param {AbortSignal} [signal] */
@@ -281,8 +279,7 @@ export async function mount(root, context) {
       state.at = state.overview.at;
       state.problem = null;
       for (const now of state.overview.endpoints) state.panels.get(now.endpoint)?.update?.(now);
-      // The next reading shows them otherwise.
-      if (isFirst) [readExperiments, readAstray].forEach((other) => other(signal).catch(() => {}));
+      if (isFirst) [readExperiments, readAstray].forEach((other) => other(signal));
     } catch (error) {
       if (signal?.aborted) return;
       state.problem = error;
