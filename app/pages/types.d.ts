@@ -260,6 +260,8 @@ interface Endpoint extends Outcomes {
   sticky: Sticky | null;
   plan: string;
   experiment: string | null;
+  /** An older router does not say it. */
+  mirror?: { deployment: string; percent: number } | null;
   requests_per_s: number | null;
   drawn: number;
   queued: number;
@@ -277,6 +279,16 @@ interface Overview {
   why_not: string | null;
   has_controller: boolean;
   endpoints: Endpoint[];
+}
+
+// --- /api/endpoints/{endpoint}/mirror ---
+
+interface ShadowReport {
+  shadow: string;
+  since: number;
+  copies: number;
+  skipped: Record<string, number>;
+  primaries: { primary: string; failed: Record<string, number> }[];
 }
 
 // --- /api/endpoints/{endpoint}/traffic ---

@@ -124,6 +124,7 @@ def _endpoint(
         "plan": plan_of(name, endpoint).id,
         "generation": endpoint.plan.generation,
         "experiment": experiments[0] if experiments else None,
+        "mirror": _mirror(endpoint, config),
         **_outcomes(counted.values()),
         "requests_per_s": _rate(sum(one.requests for one in counted.values()), window),
         "drawn": int(drawn),
@@ -172,6 +173,13 @@ def _arms(endpoint: Endpoint, counted: Mapping[str, Counts], config: Config) -> 
     present = [arm for arm in [*endpoint.traffic, *(endpoint.fallback or ()), *shadow] if arm in config.deployments]
     former = [arm for arm, counts in counted.items() if arm and counts.requests > 0]
     return list(dict.fromkeys([*present, *former]))
+
+
+def _mirror(endpoint: Endpoint, config: Config) -> dict[str, Any] | None:
+    """The endpoint's mirror, unless its shadow is none of what the caller may see."""
+    if (mirror := endpoint.mirror) is None or mirror.deployment not in config.deployments:
+        return None
+    return {"deployment": mirror.deployment, "percent": mirror.percent}
 
 
 def _role(name: str, endpoint: Endpoint) -> str:

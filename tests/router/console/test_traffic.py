@@ -630,6 +630,24 @@ async def test_without_the_server_the_page_keeps_its_last_data(managed: Managed,
     await expect(page.get_by_text("The data on this page is from")).to_have_count(0)
 
 
+async def test_the_copies_of_a_mirror_are_shown(managed: Managed, open_page: OpenPage) -> None:
+    endpoints = managed.config["endpoints"]
+    mirror = {"deployment": "green", "percent": 100}
+    chat_endpoint = {**endpoints["chat"], "traffic": {"blue": 100}, "mirror": mirror}
+    managed.deliver(endpoints={**endpoints, "chat": chat_endpoint})
+    managed.chat(3)
+    page = await opened(open_page, managed)
+    line = chat(page).get_by_text("% to green")
+    await expect(line).to_have_text(re.compile(r"^•Mirror: 100\s% to green: 3 copies since [\d:]+\.$"))
+    await expect(row(page, "green")).to_contain_text("gets copies, which no figure here counts")
+    await expect(row(page, "green").get_by_role("cell").last).to_have_text("•only copies of late")
+    await expect(row(page, "blue")).not_to_contain_text("copies")
+    assert await accessibility_problems(page) == []
+    managed.green.answer = refuse(500, "broken")
+    managed.chat(1)
+    await expect(line).to_have_text(re.compile(r"4 copies since [\d:]+; 1 failed: 1 \w+"), timeout=30_000)
+
+
 async def test_charts_that_do_not_update_say_so(managed: Managed, open_page: OpenPage) -> None:
     page, watch = await open_page(managed.url)
     watch.expected.append("Failed to load resource")

@@ -3,6 +3,7 @@ import { remember } from "../filters.js";
 import { count, duration, list, moment, number, or, percent, seconds, unbroken, whole } from "../format.js";
 import { cell, figure, mark, notice, partsOf, shareBar, staleNotice, swatch, table, term, toggle } from "../parts.js";
 import { editor } from "../traffic/editor.js";
+import { mirrorOf } from "../traffic/mirror.js";
 import { isRange, lacksOf, outageWords, overTime, rangePicker } from "../traffic/over_time.js";
 import { explain, history } from "../traffic/plans.js";
 
@@ -14,7 +15,10 @@ const MANY = 5; // endpoints that need no search
 const FEW = 3; // requests whose shares say something
 const ASTRAY_S = 15 * 60; // in which requests that reached no endpoint are told of
 const NAMED = 8; // failing ones that the first line names
-const [CHARTS, EXPERIMENTS, ASTRAY] = ["The charts", "The experiments", "The requests that reached no endpoint"];
+const CHARTS = "The charts";
+const EXPERIMENTS = "The experiments";
+const ASTRAY = "The requests that reached no endpoint";
+const MIRRORS = "The counts of copies";
 
 let range = "1h"; // as it was chosen last: the page's link does not say it
 
@@ -72,6 +76,8 @@ export async function mount(root, context) {
     experiments: new Map(),
     /** @type {RequestList | null} Those that reached no endpoint. */
     astray: null,
+    /** @type {Map<string, ShadowReport>} By endpoint. */
+    mirrors: new Map(),
   };
   const parts = partsOf(draw);
 
@@ -147,6 +153,7 @@ export async function mount(root, context) {
       ),
       findings(endpoint, pastOutages(state.past, endpoint)),
       endpoint.experiment ? experimentOf(endpoint.experiment, state.experiments.get(endpoint.experiment)) : null,
+      mirrorOf(endpoint, state.mirrors.get(name)),
       bars(endpoint),
       overTime(state.past, endpoint),
       table(`Deployments of ${name}`, heads(), rows(endpoint), { class: "stacked" }),
@@ -185,7 +192,7 @@ export async function mount(root, context) {
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
       overview ? rangePicker(state.range, state.past, chooseRange) : null,
       // Where nothing answers, the page's own notice says it.
-      state.problem ? null : [CHARTS, EXPERIMENTS, ASTRAY].map(parts.notice),
+      state.problem ? null : [CHARTS, EXPERIMENTS, ASTRAY, MIRRORS].map(parts.notice),
       overview?.why_not ? h("p", { class: "hint" }, overview.why_not) : null,
       overview?.endpoints.length === 0 ? notice("info", "You have access to no endpoint on this server.") : null,
       overview ? failing(overview.endpoints) : null,
@@ -264,6 +271,16 @@ export async function mount(root, context) {
     state.astray = await api.get(`/api/requests?endpoint=-&limit=1&last_s=${ASTRAY_S}`, { signal });
   });
 
+  const readMirrors = parts.reading(MIRRORS, async (signal) => {
+    /** @type {Endpoint[]} */
+    const mirrored = (state.overview?.endpoints ?? []).filter((/** @type {Endpoint} */ { mirror }) => mirror);
+    if (!mirrored.length || !state.overview.has_controller) return null;
+    const reports = await Promise.all(
+      mirrored.map(({ endpoint }) => api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/mirror`, { signal })),
+    );
+    state.mirrors = new Map(mirrored.map(({ endpoint }, index) => [endpoint, reports[index]]));
+  });
+
   /** @param {string} chosen */
   function chooseRange(chosen) {
     state.range = range = chosen;
@@ -279,7 +296,7 @@ export async function mount(root, context) {
       state.at = state.overview.at;
       state.problem = null;
       for (const now of state.overview.endpoints) state.panels.get(now.endpoint)?.update?.(now);
-      if (isFirst) [readExperiments, readAstray].forEach((other) => other(signal));
+      if (isFirst) [readExperiments, readAstray, readMirrors].forEach((other) => other(signal));
     } catch (error) {
       if (signal?.aborted) return;
       state.problem = error;
@@ -293,6 +310,7 @@ export async function mount(root, context) {
     poll(readPast, { every: 5_000 }),
     poll(readExperiments, { every: 5_000 }),
     poll(readAstray, { every: 10_000 }),
+    poll(readMirrors, { every: 10_000 }),
   ];
   return () => ends.forEach((end) => end());
 }
@@ -431,9 +449,9 @@ function bars({ deployments, drawn }) {
 }
 
 /** @param {Endpoint} endpoint */
-function rows({ deployments, unassigned }) {
+function rows({ deployments, unassigned, mirror }) {
   return [
-    deployments.map(row),
+    deployments.map((deployment) => row(deployment, deployment.deployment === mirror?.deployment)),
     unassigned.requests > 0 &&
       h(
         "tr",
@@ -450,8 +468,11 @@ function rows({ deployments, unassigned }) {
   ];
 }
 
-/** @param {Deployment} deployment */
-function row(deployment) {
+/**
+ * @param {Deployment} deployment
+ * @param {boolean} isShadow Whether it gets the endpoint's copies.
+ */
+function row(deployment, isShadow) {
   return h(
     "tr",
     { key: deployment.deployment },
@@ -462,6 +483,7 @@ function row(deployment) {
         deployment.deployment,
         deployment.role === "traffic" ? null : h("span", { class: "tag" }, deployment.role),
         deployment.model === deployment.deployment ? null : h("div", { class: "hint small" }, deployment.model),
+        isShadow ? h("div", { class: "hint small" }, "gets copies, which no figure here counts") : null,
       ],
       { header: true },
     ),
@@ -479,7 +501,7 @@ function row(deployment) {
     cell("Between tokens", times(deployment.inter_token_s), { number: true }),
     cell("Tokens/s", or(number(deployment.output_tokens_per_s)), { number: true }),
     cell("In flight", whole(deployment.in_flight), { number: true }),
-    cell("State", states(deployment)),
+    cell("State", states(deployment, isShadow)),
   );
 }
 
@@ -515,13 +537,17 @@ function times(quantiles) {
   return [seconds(quantiles.p50), h("span", { class: "hint" }, " / ", seconds(quantiles.p95))];
 }
 
-/** @param {Deployment} deployment */
-function states(deployment) {
+/**
+ * @param {Deployment} deployment
+ * @param {boolean} isShadow
+ */
+function states(deployment, isShadow) {
   const marks = [];
   if (deployment.stopped) marks.push(mark("bad", "stopped"));
   if (deployment.breaker === "open") marks.push(mark("bad", term("circuit breaker", "breaker open")));
   marks.push(...replicaWords(deployment).map(([kind, words]) => mark(kind, words)));
-  return marks.length ? marks : called(deployment);
+  if (marks.length) return marks;
+  return isShadow && !deployment.requests ? mark("info", "only copies of late") : called(deployment);
 }
 
 /**
