@@ -3,6 +3,7 @@
     SwitchyardError                 status
     ├── ClientError                 4xx   the request cannot be served as it is
     │   ├── BadRequest              400   malformed, of the wrong type, out of bounds, contradictory
+    │   │   ├── Blocked             400   the endpoint's content filter matches
     │   │   └── WrongTask           400   the endpoint or deployment does not support the task
     │   ├── Unauthorized            401   no credentials, or wrong ones
     │   ├── Forbidden               403   authenticated, but not allowed
@@ -23,8 +24,9 @@
     │   └── Rejected                4xx   the engine rejected the request
     │       └── ContextExceeded     4xx   the model's context is too short for the prompt, or it and the answer
     ├── UpstreamError               5xx   the deployment failed
-    │   ├── Unavailable             503   no connection, no replica, or no capacity
-    │   │   ├── Queued              503   requests wait for a replica, and no more may
+    │   ├── Unavailable             503   no connection or no replica
+    │   │   ├── AtCapacity          503   no room for another request at present
+    │   │   │   └── Queued          503   requests wait for a replica, and no more may
     │   │   ├── Unreachable         503   no connection could be made
     │   │   └── Unanswered          503   the connection ended before an answer
     │   ├── Broken                  502   a failed or incomplete response
@@ -119,6 +121,12 @@ class ClientError(SwitchyardError):
 
 class BadRequest(ClientError):
     """Malformed, of the wrong type, out of bounds or contradictory."""
+
+
+class Blocked(BadRequest):
+    """The text matches a pattern of the endpoint's content filter."""
+
+    kind = "content_filter"
 
 
 class WrongTask(BadRequest):
@@ -332,7 +340,7 @@ class UpstreamError(SwitchyardError):
 
 
 class Unavailable(UpstreamError):
-    """No connection, no replica, or (then with `retry_after`) no capacity."""
+    """No connection, no replica, or (then with `retry_after`) not at present."""
 
     status = 503
     kind = "unavailable"
@@ -342,7 +350,13 @@ class Unavailable(UpstreamError):
         return self.retry_after is None
 
 
-class Queued(Unavailable):
+class AtCapacity(Unavailable):
+    """There is no room for another request, which may be served later: `retry_after`."""
+
+    kind = "at_capacity"
+
+
+class Queued(AtCapacity):
     """The ingress has no replica, and no room for another request that waits for one."""
 
 

@@ -20,6 +20,8 @@ SILENT_S = 15.0
 """Seconds without a report after which a router's running requests are forgotten: it may have died."""
 MOST_NAMES = 200
 """Of one filter."""
+MOST_SAID = 20
+"""Messages of a group."""
 
 NOT_ANSWERED, RUNNING = "not_answered", "running"
 OUTCOMES: Sequence[Outcome] = get_args(Outcome)
@@ -204,7 +206,8 @@ class RequestList:
         """The failed requests by what they have in common: our failures before refusals, and before clients that left,
         and the most frequent first. `is_whole`: the list has all of the kind, so that `count` is no lower bound.
         `last_at`: when the last one failed, which is `id`. `message` is the most frequent of `messages` different ones,
-        of several the newest (then not `is_most_frequent`), and `engine_message` the newest of the engines' own."""
+        of several the newest (then not `is_most_frequent`), and `engine_message` the newest of the engines' own.
+        `said`: the most frequent messages, each with its `count`."""
         groups: dict[Kind, dict[str, Any]] = {}
         messages: dict[Kind, Counter[tuple[str, bool]]] = {}
         whole = self._whole_kinds()
@@ -223,6 +226,7 @@ class RequestList:
                     "id": request.id,
                     "message": "",
                     "messages": 0,
+                    "said": [],
                     "is_most_frequent": False,
                     "is_engines": False,
                     "engine_message": "",
@@ -235,6 +239,10 @@ class RequestList:
         for kind, said in messages.items():
             groups[kind]["messages"] = len(said)
             ((groups[kind]["message"], groups[kind]["is_engines"]), most), *others = said.most_common(2)
+            groups[kind]["said"] = [
+                {"message": message, "is_engines": is_engines, "count": count}
+                for (message, is_engines), count in said.most_common(MOST_SAID)
+            ]
             groups[kind]["is_most_frequent"] = all(some < most for _, some in others)
         return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["count"]))
 

@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.aio import within
-from app.errors import LimitExceeded, Unavailable
+from app.errors import AtCapacity, LimitExceeded
 from app.long_json import LONG_BODY
 
 _VERY_LONG_BODY = 256 * 1024
@@ -89,10 +89,10 @@ class Room:
         self.holder = ""
 
     def take(self, size: int) -> None:
-        """Takes `size` bytes. Raises Unavailable if there are not as many, LimitExceeded above the holder's half."""
+        """Takes `size` bytes. Raises AtCapacity if there are not as many, LimitExceeded above the holder's half."""
         bodies = self._bodies
         if bodies.held + size > self._limit:
-            raise Unavailable("The bodies of the requests under way take all the memory set aside", retry_after=1)
+            raise AtCapacity("The bodies of the requests under way take all the memory set aside", retry_after=1)
         if self.holder:
             before = bodies.held_by.get(self.holder, 0)
             if before > self._taken and before + size > self._limit // 2:
@@ -108,7 +108,7 @@ class Room:
         """
         try:
             self.take(size // 4)
-        except Unavailable as error:
+        except AtCapacity as error:
             message = "Answers that clients have not read yet take all the memory set aside"
             raise LimitExceeded(message, retry_after=1) from error
 

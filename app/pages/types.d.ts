@@ -252,6 +252,8 @@ interface Deployment extends Outcomes {
 interface Finding {
   severity: Mark;
   text: string;
+  /** Of the requests that it is about, as a filter of the list. */
+  status?: "failed" | "refused";
 }
 
 interface Endpoint extends Outcomes {
@@ -594,6 +596,8 @@ interface ErrorGroup {
   messages: number;
   /** Whether no other message is as frequent; an older controller of experiments does not say. */
   is_most_frequent?: boolean;
+  /** The most frequent ones; an older controller does not say them. */
+  said?: { message: string; count: number }[];
   is_engines: boolean;
   engine_message: string;
 }

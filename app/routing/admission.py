@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.config.schema import Admission
-from app.errors import Unavailable
+from app.errors import AtCapacity
 
 # A refused request counts for `COUNTED_S`, so that the demand lasts longer than the delay after which replicas are
 # added. Clients repeat refused requests after a second or two, and the same request must not count twice: only the
@@ -102,7 +102,7 @@ class AdmissionQueue:
     async def slot(
         self, endpoint: str, limits: Admission, deployment: str = "", unserved: UnmetDemand | None = None
     ) -> AsyncIterator[None]:
-        """Holds a slot while the block runs. Raises Unavailable if the queue is full or the wait too long.
+        """Holds a slot while the block runs. Raises AtCapacity if the queue is full or the wait too long.
 
         `unserved` counts a request for `deployment` that has to wait, or is refused.
         """
@@ -113,7 +113,7 @@ class AdmissionQueue:
             try:
                 with unserved.waiting(deployment):
                     await self._queue(endpoint, limits)
-            except Unavailable:
+            except AtCapacity:
                 unserved.refused(deployment)
                 raise
         try:
@@ -125,7 +125,7 @@ class AdmissionQueue:
         if len(self._waiting) >= limits.max_queued:
             if self.observer is not None:
                 self.observer.refused(endpoint, "full")
-            raise Unavailable(
+            raise AtCapacity(
                 f"Endpoint '{endpoint}' is at capacity ({self.running} running, {self.waiting} queued)",
                 retry_after=RETRY_AFTER_S,
             )
@@ -144,7 +144,7 @@ class AdmissionQueue:
                 raise
             if self.observer is not None:
                 self.observer.refused(endpoint, "timeout")
-            raise Unavailable(
+            raise AtCapacity(
                 f"Timed out after {limits.max_wait_s:g} s waiting for endpoint '{endpoint}'", retry_after=RETRY_AFTER_S
             ) from None
         finally:

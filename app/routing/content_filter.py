@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.config.schema import ContentFilter
-from app.errors import BadRequest
+from app.errors import Blocked
 
 _FIELDS = (
     "messages",
@@ -28,7 +28,7 @@ _WINDOW = _LONGEST_MATCH = 64 * 1024
 def check_content(
     content_filter: ContentFilter, body: Mapping[str, Any], field_names: Mapping[str, str] = _NO_NAMES
 ) -> None:
-    """Raises BadRequest (code ``content_filter``), naming the field, if its text matches a pattern.
+    """Raises Blocked (code ``content_filter``), naming the field, if its text matches a pattern.
 
     `body` is vLLM's request; `field_names` are the client's, where they differ. The message names neither the pattern
     nor the text.
@@ -36,7 +36,7 @@ def check_content(
     for name in _FIELDS:
         if any(matches(pattern, text) for text in _texts(body.get(name)) for pattern in content_filter.patterns):
             own = field_names.get(name, name)
-            raise BadRequest(
+            raise Blocked(
                 f"{own}: the request was blocked by this endpoint's content filter", param=own, code="content_filter"
             )
 

@@ -96,6 +96,8 @@ class ActivityApi:
         for item in (*content["requests"], *content["groups"]):
             if item["endpoint"] not in texts:
                 item |= {"message": "" if item["is_engines"] else item["message"], "engine_message": ""}
+                for said in item.get("said", ()):
+                    said["message"] = "" if said["is_engines"] else said["message"]
         if roles.role(context.caller) == "caller":
             for counted in ("unauthorized", "unknown_routes"):
                 content.pop(counted, None)  # an older controller lacks one

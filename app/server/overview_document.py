@@ -21,8 +21,10 @@ _SURE = 3.0
 """Standard deviations that chance alone does not reach (once in 370 cases)."""
 
 _WORDS: Mapping[str, str] = {
+    "at_capacity": "at capacity",
     "bad_request": "not valid",
     "broken": "got an error or half an answer",
+    "content_filter": "blocked by the content filter",
     "client_timeout": "over the request's own time limit",
     "forbidden": "not allowed",
     "limit_exceeded": "over a limit",
@@ -31,7 +33,7 @@ _WORDS: Mapping[str, str] = {
     "suspected": "held back because engines died",
     "timeout": "timed out",
     "too_large": "too large",
-    "unavailable": "no deployment available, or none with room",
+    "unavailable": "no deployment available",
 }
 """Kinds of errors in words; the others are words with underscores."""
 
@@ -64,10 +66,15 @@ class Present(NamedTuple):
 
 
 class EndpointFact(NamedTuple):
-    """A fact about an endpoint, in a sentence."""
+    """A fact about an endpoint, in a sentence. `status`: what became of the requests that it is about."""
 
     severity: Literal["bad", "warn", "info", "wait", "good"]
     text: str
+    status: Literal["failed", "refused"] | None = None
+
+    def plain(self) -> dict[str, str]:
+        """As data, without what is not known."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 def endpoints_document(
@@ -130,7 +137,7 @@ def _endpoint(
         "drawn": int(drawn),
         "queued": present.queued.get(name, 0),
         "findings": [
-            finding._asdict()
+            finding.plain()
             for finding in _findings(
                 name,
                 endpoint,
@@ -262,10 +269,11 @@ def _findings(
     done = _outcomes(counted.values())
     if done["errors"]:
         by = {arm or "none was asked": one.failures for arm, one in counted.items() if one.errors}
-        found.append(EndpointFact("bad", f"{_of(done, 'errors')} failed: {_kinds_by(by)}."))
+        found.append(EndpointFact("bad", f"{_of(done, 'errors')} failed: {_kinds_by(by)}.", "failed"))
     if done["refused"]:
         kinds = sum((one.refusals for one in counted.values()), Counter[str]())
-        found.append(EndpointFact("warn", f"{_of(done, 'refused')} {_were(done['refused'])} refused: {_kinds(kinds)}."))
+        were = f"{_of(done, 'refused')} {_were(done['refused'])} refused"
+        found.append(EndpointFact("warn", f"{were}: {_kinds(kinds)}.", "refused"))
     if done["left"]:
         left = done["left"]
         of_those = f"{left:,} clients" if left > 1 else "1 client"

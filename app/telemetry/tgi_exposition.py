@@ -21,6 +21,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 """TGI's name to ours, and the labels of its samples. Times are in seconds, as in TGI."""
 
 _CAUSES = {
+    "at_capacity": "overloaded",
     "unavailable": "overloaded",
     "no_engine": "overloaded",
     "broken": "generation",

@@ -20,6 +20,7 @@ from app.engine.answers import EVENT_STREAM, QUESTIONS, Beginning, EventCheck, c
 from app.engine.errors import ENGINE_DIED, MALFORMED_RESPONSE, engine_error, engine_message, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import (
+    AtCapacity,
     Broken,
     Incomplete,
     MalformedAnswer,
@@ -104,7 +105,7 @@ async def failed(response: Response, target: Target) -> SwitchyardError:
     if status in (401, 403):
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status == 503 and body.startswith(_BACKPRESSURE):
-        kind = Queued if body.startswith(_NUMBERS, len(_BACKPRESSURE)) else Unavailable
+        kind = Queued if body.startswith(_NUMBERS, len(_BACKPRESSURE)) else AtCapacity
         return kind(f"Deployment '{target.name}' is at capacity", retry_after=1)
     # Not the engine's own errors: the ingress has no replica, or the replica has closed the connection.
     if status >= 500 and (NO_SERVER_HEADER in response.headers or not response.media_type.endswith("json")):
@@ -112,7 +113,7 @@ async def failed(response: Response, target: Target) -> SwitchyardError:
         return gone.get(status, Unavailable)(f"Deployment '{target.name}' is not available")
     if status in (429, 503):
         said = engine_message(body)
-        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1, engine_message=said)
+        return AtCapacity(f"Deployment '{target.name}' is at capacity", retry_after=1, engine_message=said)
     error = engine_error(body, status)
     if isinstance(error, Incomplete):
         error.engine = response.headers.get(REPLICA_HEADER, "")

@@ -7,6 +7,7 @@ from app.errors import SwitchyardError
 from app.sse import encode
 
 _CODES: Mapping[str, str] = {
+    "at_capacity": "service_unavailable",
     "unauthorized": "invalid_api_key",
     "forbidden": "permission_denied",
     "too_large": "request_too_large",

@@ -19,7 +19,7 @@ from k8s.monitoring.dashboards.panels import (
     row,
 )
 
-_OURS = '{error_type=~"broken|internal|no_engine|timeout|unavailable"}'
+_OURS = '{error_type=~"at_capacity|broken|internal|no_engine|timeout|unavailable"}'
 """Errors that are not a caller's fault. Requests at their own time limits (`client_timeout`) fail, too, but tell of
 what their callers allow."""
 

@@ -413,6 +413,41 @@ async def test_errors_are_reported_first_and_in_words(managed: Managed, open_pag
     )
 
 
+async def test_causes_are_told_apart_and_lead_to_their_messages(managed: Managed, open_page: OpenPage) -> None:
+    endpoints = managed.config["endpoints"]
+    admission = {"max_concurrent": 1, "max_queued": 0, "max_wait_s": 1}
+    full = {**endpoints["chat"], "admission": admission, "traffic": {"blue": 100}}
+    managed.deliver(endpoints={**endpoints, "chat": full})
+    managed.blue.answer = streamed(0.0, 2.0)
+    running = asyncio.create_task(asyncio.to_thread(managed.chat, 1, stream=True))
+    await wait_until_async(lambda: len(managed.blue.requests) == 1)
+    await asyncio.to_thread(managed.chat, 2)
+    await running
+    blocking = {**full, "content_filter": {"patterns": ["hi"]}, "admission": {**admission, "max_concurrent": 8}}
+    managed.deliver(endpoints={**endpoints, "chat": blocking})
+    await asyncio.to_thread(managed.chat, 1)
+    page = await opened(open_page, managed)
+    lead = chat(page).locator(".lead")
+    await expect(lead).to_contain_text("2 of 4 requests failed: none was asked: 2 at capacity.")
+    await expect(chat(page).locator(".findings")).to_contain_text(
+        "1 of 4 requests was refused: 1 blocked by the content filter."
+    )
+    managed.deliver(endpoints={**endpoints, "chat": {**full, "admission": {**admission, "max_concurrent": 8}}})
+    for status, words in ((401, "no such key"), (500, "broken")):
+        managed.blue.answer = refuse(status, words)
+        await asyncio.to_thread(managed.chat, 1)
+    await expect(lead).to_contain_text("blue: 2 got an error or half an answer")
+    await lead.get_by_role("link", name="Why?").click()
+    groups = page.get_by_role("region", name="Not answered").get_by_role("listitem")
+    await expect(groups.filter(has_text="503 at capacity at chat")).to_contain_text("(1 running, 0 queued)")
+    failed = groups.filter(has_text="502 deployment failed at chat")
+    once = "1 \N{MULTIPLICATION SIGN}"
+    await expect(failed).to_contain_text(f"{once} The deployment failed while serving the request")
+    await expect(failed).to_contain_text(f"{once} Deployment 'blue' rejected the router's credentials")
+    await expect(page.get_by_label("Result")).to_have_value("failed")
+    assert await accessibility_problems(page) == []
+
+
 async def test_requests_diverted_from_a_failing_deployment_are_marked(managed: Managed, open_page: OpenPage) -> None:
     managed.blue.answer = refuse(500, "broken")
     managed.chat(10)

@@ -6,6 +6,7 @@ import { clientLeft, mark } from "./parts.js";
 
 /** @type {Record<string, string>} */
 const ERRORS = {
+  content_filter: "blocked by the content filter",
   broken: "deployment failed",
   client_gone: "client left",
   client_timeout: "the request's own time limit",

@@ -428,6 +428,8 @@ def test_a_group_quotes_its_most_frequent_message_and_says_how_many_there_are() 
     found = {status: (one["message"], one["messages"], one["is_most_frequent"]) for status, one in groups.items()}
     expected = {429: ("over 5", 1, True), 400: ("b", 2, True), 422: ("d", 2, False)}
     assert found == expected, "of the newest 400 no message is known"
+    told = {status: [(one["message"], one["count"]) for one in group["said"]] for status, group in groups.items()}
+    assert told == {429: [("over 5", 2)], 400: [("b", 2), ("a", 1)], 422: [("d", 1), ("c", 1)]}
 
 
 def test_history_and_use_are_bounded_in_time_and_size() -> None:

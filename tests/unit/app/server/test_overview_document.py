@@ -204,16 +204,16 @@ def test_requests_that_wait_are_told_of_beside_those_that_have_ended() -> None:
 def test_failures_and_refusals_are_told_apart_by_kind_and_place() -> None:
     document = world(
         {
-            "blue": Counts(5, Counter(traffic=5), 1, Counter(unavailable=2), Counter(bad_request=1)),
-            "": Counts(3, Counter(), 0, Counter(unavailable=1), Counter(limit_exceeded=2)),
+            "blue": Counts(6, Counter(traffic=6), 1, Counter(unavailable=2), Counter(bad_request=1, content_filter=1)),
+            "": Counts(3, Counter(), 0, Counter(at_capacity=1), Counter(limit_exceeded=2)),
         }
     )
     assert [finding["text"] for finding in document["findings"][:3]] == [
-        "3 of 8 requests failed: blue: 2 no deployment available, or none with room; "
-        "none was asked: 1 no deployment available, or none with room.",
-        "3 of 8 requests were refused: 2 over a limit, 1 not valid.",
+        "3 of 9 requests failed: blue: 2 no deployment available; none was asked: 1 at capacity.",
+        "4 of 9 requests were refused: 2 over a limit, 1 not valid, 1 blocked by the content filter.",
         "1 client left before the end of the answer.",
     ]
+    assert [finding.get("status") for finding in document["findings"][:3]] == ["failed", "refused", None]
 
 
 @pytest.mark.parametrize(

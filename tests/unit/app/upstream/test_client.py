@@ -11,6 +11,7 @@ import pytest
 from app.config.schema import Timeouts
 from app.engine.errors import ENGINE_DIED
 from app.errors import (
+    AtCapacity,
     Broken,
     Incomplete,
     Queued,
@@ -18,7 +19,6 @@ from app.errors import (
     SwitchyardError,
     TimedOut,
     Unanswered,
-    Unavailable,
     Unreachable,
 )
 from app.exchange.stream import DeliveredStream
@@ -124,8 +124,8 @@ def test_an_application_s_answer_that_breaks_off_is_the_end_of_its_engine() -> N
         (whole(400, REJECTION)[:-1], Incomplete, "before it was complete"),
         (whole(500, b"{}"), Broken, "failed while serving"),
         (whole(502, b"<html>", media_type="text/html"), Unanswered, "is not available"),
-        (whole(503, b"{}"), Unavailable, "at capacity"),
-        (whole(503, b"Request dropped due to backpressure", media_type="text/plain"), Unavailable, "at capacity"),
+        (whole(503, b"{}"), AtCapacity, "at capacity"),
+        (whole(503, b"Request dropped due to backpressure", media_type="text/plain"), AtCapacity, "at capacity"),
         (whole(503, str(BackPressureError(1, 1)).encode(), media_type="text/plain"), Queued, "at capacity"),
         (whole(503, b"{}", "x-switchyard-no-server: 1"), Unreachable, "is not available"),
     ],

@@ -155,8 +155,9 @@ function list(root, { api, poll, announce, parameters }) {
         "ul",
         {},
         groups.slice(0, groupsShown).map((group) => {
-          const { endpoint, deployment, status, error, last_at, message, messages, engine_message } = group;
+          const { endpoint, deployment, status, error, last_at, message, messages, said, engine_message } = group;
           const which = group.is_most_frequent ? "the most frequent" : "one of them";
+          const list = messages > 1 && said?.length ? saidList(said, messages) : null;
           const where = endpoint ? `at ${endpoint}` : `at no endpoint (${whyNowhere(error)})`;
           return h(
             "li",
@@ -184,9 +185,10 @@ function list(root, { api, poll, announce, parameters }) {
               },
               "Show",
             ),
-            message ? h("div", { class: "hint small told" }, message) : null,
+            message && !list ? h("div", { class: "hint small told" }, message) : null,
+            list,
             engine_message ? h("div", { class: "hint small told" }, `The engine: ${engine_message}`) : null,
-            messages > 1
+            messages > 1 && !list
               ? h("div", { class: "hint small" }, `${whole(messages)} different messages: this is ${which}`)
               : null,
           );
@@ -195,6 +197,25 @@ function list(root, { api, poll, announce, parameters }) {
       groups.length > groupsShown
         ? h("button", { type: "button", on: { click: showAllGroups } }, others(groups))
         : null,
+    );
+  }
+
+  /**
+   * The different messages of a group, which have different causes.
+   *
+   * @param {NonNullable<ErrorGroup["said"]>} said
+   * @param {number} messages
+   */
+  function saidList(said, messages) {
+    const hidden = messages - said.length;
+    return h(
+      "ul",
+      { class: "hint small" },
+      said.map(({ message, count: some }) => {
+        const text = message || "in the engine's words, which may quote the prompt: not shown here";
+        return h("li", { key: text }, `${whole(some)} × ${text}`);
+      }),
+      hidden > 0 ? h("li", { key: "" }, `and ${count(hidden, "other message", "other messages")}`) : null,
     );
   }
 

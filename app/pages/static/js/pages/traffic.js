@@ -409,21 +409,34 @@ function pastOutages(history, endpoint) {
 }
 
 /**
+ * The requests that a finding is about, with what each client was told.
+ *
+ * @param {string} endpoint
+ * @param {string} status
+ */
+const listed = (endpoint, status) => `#/requests?${new URLSearchParams({ last_s: "900", endpoint, status })}`;
+
+/**
  * What the server found, failures first, and then what is over.
  *
  * @param {Endpoint} endpoint
  * @param {Finding[]} past
  */
-function findings({ findings: present }, past) {
+function findings({ endpoint, findings: present }, past) {
   const isUrgent = (/** @type {Finding} */ { severity }) => severity === "bad" || severity === "warn";
   const [first, ...others] = [...present.filter(isUrgent), ...past, ...present.filter((one) => !isUrgent(one))];
+  /** @param {Finding} finding */
+  const said = ({ severity, text, status }) => [
+    mark(severity, unbroken(text)),
+    status ? [" ", h("a", { href: listed(endpoint, status) }, "Why?")] : null,
+  ];
   return [
-    h("p", { class: "lead" }, mark(first.severity, unbroken(first.text))),
+    h("p", { class: "lead" }, said(first)),
     others.length > 0 &&
       h(
         "ul",
         { class: "findings" },
-        others.map(({ severity, text }) => h("li", {}, mark(severity, unbroken(text)))),
+        others.map((finding) => h("li", {}, said(finding))),
       ),
   ];
 }

@@ -13,7 +13,9 @@ from databricks.sdk.errors.parser import _Parser
 from app import errors
 from app.dialects.databricks.errors import NO_SUCH_RESOURCE, NOT_OFFERED, error_reply
 from app.errors import (
+    AtCapacity,
     BadRequest,
+    Blocked,
     Broken,
     Conflict,
     ContextExceeded,
@@ -50,6 +52,7 @@ CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
     (BadRequest("m"), 400, "BAD_REQUEST", platform.BadRequest),
     (BadRequest("m", param="n"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
     (BadRequest("m", code=NOT_OFFERED), 400, "FEATURE_DISABLED", platform.BadRequest),
+    (Blocked("m", param="n"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
     (WrongTask("m", param="model"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
     (Unprocessable("m", param="tools"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
     (Suspected("m"), 400, "BAD_REQUEST", platform.BadRequest),
@@ -78,6 +81,7 @@ CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
     (Unavailable("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
     (Unanswered("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
     (Unreachable("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
+    (AtCapacity("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
     (Queued("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
     (DeadlinePassed("m"), 504, "DEADLINE_EXCEEDED", platform.DeadlineExceeded),
     (TimedOut("m"), 504, "DEADLINE_EXCEEDED", platform.DeadlineExceeded),

@@ -12,6 +12,7 @@ from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, Request
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openai.errors import error_body
 from app.errors import (
+    AtCapacity,
     BadRequest,
     Broken,
     ClientError,
@@ -309,6 +310,7 @@ ERRORS: list[tuple[SwitchyardError, str, str | None, str | None]] = [
     (Rejected("no", status=429), "rate_limit_error", None, "rate_limit_exceeded"),
     (Rejected("no", status=400, param="top_k"), "invalid_request_error", "top_k", None),
     (Unavailable("no"), "server_error", None, "service_unavailable"),
+    (AtCapacity("no", retry_after=1), "server_error", None, "service_unavailable"),
     (TimedOut("no"), "server_error", None, "timeout"),
     (Broken("no"), "server_error", None, None),
 ]
