@@ -92,6 +92,12 @@ async def test_the_page_starts_with_the_verdict_and_the_next_step(compared: Comp
     guardrail = page.get_by_role("region", name="Guardrails").get_by_role("row").filter(has_text="error")
     await expect(guardrail).to_contain_text("2.9 times control's rate")
     await expect(page.get_by_text("counts the units with the event, each unit once")).to_be_visible()
+    counted = page.locator(".counted").get_by_role("listitem")
+    events = ["error", "slow", "empty", "unfinished", "stalled"]
+    shown = page.get_by_role("region", name="Guardrails").get_by_role("rowheader")
+    assert await counted.locator("b").all_inner_texts() == await shown.all_inner_texts()
+    assert set(await shown.all_inner_texts()) <= set(events)
+    await expect(counted.filter(has_text="stalled")).to_have_text("stalled counts streams, without priority.")
     await expect(page.get_by_text("As configured: the unit counts match the weights.")).to_be_visible()
     await expect(page.locator(".events li").first).to_contain_text("Plan 3")
     assert await accessibility_problems(page) == []

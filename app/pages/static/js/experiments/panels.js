@@ -153,6 +153,35 @@ function inUnit({ metric, statistic }, value) {
   return statistic === "proportion" ? percent(value) : number(value);
 }
 
+const OWN_TIME =
+  "those that do not decide on their own time: no min_tokens, ignore_eos, logit_bias, priority or grammar";
+const OWN_WORDS = "at least 16 tokens allowed, no logit_bias, bad words, chat template or grammar";
+/** @type {Record<string, string>} */
+const COUNTED = {
+  error: "all requests; under an absolute limit none whose client allows less than 1\u00a0s",
+  slow: OWN_TIME,
+  empty: `those that do not decide on their own text: ${OWN_WORDS}, no stop text under 3 characters`,
+  unfinished: OWN_TIME,
+  stalled: "streams, without priority",
+  truncated: `those that do not decide on their own length: ${OWN_WORDS}, no ignore_eos or min_tokens`,
+  invalid_output: `those that do not decide on their own form: ${OWN_WORDS}, no stop text under 3 characters`,
+  client_gone: "all requests",
+};
+
+/**
+ * Which requests each guardrail counts, a line for each event.
+ *
+ * @param {readonly {event: string}[]} guardrails
+ */
+export function countedBy(guardrails) {
+  const events = [...new Set(guardrails.map(({ event }) => event))].filter((event) => event in COUNTED);
+  return h(
+    "ul",
+    { class: "hint small counted" },
+    events.map((event) => h("li", { key: event }, h("b", {}, event), ` counts ${COUNTED[event]}.`)),
+  );
+}
+
 /**
  * @param {Guardrail} status
  * @param {string[]} arms

@@ -2,7 +2,16 @@ import { follow } from "../api.js";
 import { h, morph } from "../dom.js";
 import { chart } from "../experiments/chart.js";
 import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js";
-import { distribution, guardrail, keyOf, legend, metrics, sampleRatio, subgroups } from "../experiments/panels.js";
+import {
+  countedBy,
+  distribution,
+  guardrail,
+  keyOf,
+  legend,
+  metrics,
+  sampleRatio,
+  subgroups,
+} from "../experiments/panels.js";
 import { decision, metricName, planWords, sentence, state as stateMark } from "../experiments/words.js";
 import { number, time, unbroken } from "../format.js";
 import { mark, notice, partsOf, shareBar, staleNotice, table, term } from "../parts.js";
@@ -418,10 +427,11 @@ export async function mount(root, context) {
               "p",
               { class: "hint small" },
               "Each deployment's column counts the units with the event, each unit once, and below them the requests " +
-                "with it, of those that have ended: also those that another deployment then answered. Traffic and " +
-                "Requests count what clients saw.",
+                "with it, of those that have ended and count: also those that another deployment then answered. " +
+                "Traffic and Requests count what clients saw. What a request decides itself is no evidence:",
             )
           : null,
+        countedBy(report.guardrails),
       ),
       h("section", { key: "split" }, h("h2", {}, term("split", "Split")), sampleRatio(report, arms, colourOf)),
       listed("warnings", "Warnings", report.warnings),
