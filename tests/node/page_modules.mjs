@@ -11,6 +11,7 @@ const load = (name) => import(new URL(name, scripts).href);
 const { Answer, percent } = await load("playground/answer.js");
 const { diff, likeness, words } = await load("playground/comparison.js");
 const { EventParser } = await load("api.js");
+const { timesOf } = await load("filters.js");
 const { blocks, Growing } = await load("playground/markdown.js");
 const { fieldOf, messages, request } = await load("playground/request.js");
 const { jsonText, python, shellWord, snippets } = await load("playground/snippets.js");
@@ -23,6 +24,7 @@ const { asTheyCame, decisionWords, planWords } = await load("experiments/words.j
 const { attemptWords, besides, phases, remarks, resultWords, slowness, tokens } = await load("request.js");
 const { planChanges } = await load("traffic/plans.js");
 const { pointAt } = await load("parts.js");
+const { copyWords } = await load("traffic/mirror.js");
 const { amount, lackWords, outageWords } = await load("traffic/over_time.js");
 
 const ANSWER = [
@@ -48,6 +50,7 @@ const FUNCTIONS = {
   attemptWords,
   besides,
   between,
+  copyWords,
   cosine,
   decisionWords,
   diff,
@@ -78,6 +81,7 @@ const FUNCTIONS = {
   signed,
   signedPercent,
   slowness,
+  timesOf,
   tokens,
   snippets: (form, url) => snippets(request(form), url),
   unbroken,

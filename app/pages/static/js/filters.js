@@ -1,7 +1,7 @@
 // The filters of a list. Its address keeps them; what is wrong in it is said, and the rest of it holds.
 
 import { h } from "./dom.js";
-import { whole } from "./format.js";
+import { moment, whole } from "./format.js";
 import { notice } from "./parts.js";
 
 /** @type {(readonly [number, string])[]} */
@@ -31,6 +31,25 @@ function lastWords(value) {
   if (option) return option[1];
   const [length, unit] = UNITS.find(([one]) => given >= one && given % one === 0) ?? [1, "s"];
   return `last ${Number.isSafeInteger(given) ? whole(given / length) : value}\u00a0${unit}`;
+}
+
+/**
+ * The times that a list of the last requests can have. One that goes back further says so; more of those are offered
+ * for older failures alone.
+ *
+ * @param {{since: number | null, older_kept: number}} held Since when the list has all requests.
+ * @param {number} now Unix seconds.
+ * @returns {(readonly [number, string])[]}
+ */
+export function timesOf({ since, older_kept }, now) {
+  const age = since === null ? 0 : now - since;
+  const begin =
+    since === null ? "" : older_kept ? `: failures before ${moment(since)}` : `: all since ${moment(since)}`;
+  const first = TIMES.findIndex(([length]) => length > age);
+  return TIMES.filter((_, index) => first < 0 || index <= first || older_kept > 0).map(([length, words]) => [
+    length,
+    length > age ? words + begin : words,
+  ]);
 }
 
 export class Filters {
@@ -133,11 +152,15 @@ export class Filters {
     this.change(Object.fromEntries(this.#names.map((name) => [name, ""])));
   }
 
-  /** The filter by the time, `last_s`. */
-  when() {
+  /**
+   * The filter by the time, `last_s`.
+   *
+   * @param {(readonly [number, string])[]} [times] Seconds in words: what the list can have.
+   */
+  when(times = TIMES) {
     const { last_s: value } = this.values;
     /** @type {[string, string][]} */
-    const options = TIMES.map(([length, words]) => [length === Number(value) ? value : String(length), words]);
+    const options = times.map(([length, words]) => [length === Number(value) ? value : String(length), words]);
     const isOption = !value || options.some(([option]) => option === value);
     return this.select("last_s", "When", isOption ? options : [...options, [value, lastWords(value)]], "any time");
   }

@@ -609,3 +609,32 @@ def test_no_replica_is_called_good_while_its_deployment_s_breaker_is_open() -> N
         [["bad", "1 replica does not serve"]],
         [["good", "2 replicas run"], ["bad", "1 replica does not serve"]],
     ]
+
+
+def test_a_list_offers_no_time_that_it_cannot_have_without_saying_so() -> None:
+    hour = 3600.0
+    held = {"since": 9 * hour, "older_kept": 0}
+    some, older = call_all([("timesOf", (held, 16 * hour)), ("timesOf", ({**held, "older_kept": 3}, 9.1 * hour))])
+    assert [words for _, words in some] == [
+        "last 15 minutes",
+        "last hour",
+        "last 6 hours",
+        "last 24 hours: all since 1 Jan 1970, 09:00:00",
+    ]
+    assert older[0] == [900, "last 15 minutes: failures before 1 Jan 1970, 09:00:00"]
+    assert older[-1] == [30 * 24 * 3600, "last 30 days: failures before 1 Jan 1970, 09:00:00"]
+    assert call("timesOf", {"since": None, "older_kept": 0}, 0) == [[900, "last 15 minutes"]]
+
+
+def test_copies_that_failed_and_requests_that_were_left_out_are_counted_by_reason() -> None:
+    primaries = [
+        {"primary": "blue", "failed": {"timeout": 2}},
+        {"primary": "red", "failed": {"timeout": 1, "other": 4}},
+    ]
+    report = {"copies": 1234, "since": 0, "primaries": primaries, "skipped": {"budget": 1, "queue_full": 3}}
+    assert call("copyWords", report) == (
+        "1,234 copies since 1 Jan 1970, 00:00:00; 7 failed: 4 other and 3 timeout; "
+        "4 left out: 3 queue full and 1 the tokens of the minute are spent"
+    )
+    alone = {"copies": 1, "since": 0, "primaries": [{"primary": "blue", "failed": {}}], "skipped": {}}
+    assert call("copyWords", alone) == "1 copy since 1 Jan 1970, 00:00:00"

@@ -2,7 +2,7 @@
 
 import { ApiError } from "../api.js";
 import { h, morph } from "../dom.js";
-import { Filters, remember, same } from "../filters.js";
+import { Filters, remember, same, timesOf } from "../filters.js";
 import { count, list as names, minute, moment, or, roundTicks, seconds, whole, withCode } from "../format.js";
 import { cell, documented, mark, staleness, staleNotice, table } from "../parts.js";
 import {
@@ -124,9 +124,9 @@ function list(root, { api, poll, announce, parameters }) {
   }
 
   /** @param {RequestList} found */
-  function filterRow({ endpoints, deployments, callers, errors, everyones, operated }) {
+  function filterRow({ endpoints, deployments, callers, errors, everyones, operated, since, older_kept }) {
     return filters.row(
-      filters.when(),
+      filters.when(timesOf({ since, older_kept }, Date.now() / 1000)),
       filters.select("endpoint", "Endpoint", [...same(endpoints), [NOWHERE, "none"]]),
       filters.select("deployment", "Deployment", same(deployments)),
       everyones || operated.length ? filters.select("caller", "Caller", same(callers), "everyone") : null,
