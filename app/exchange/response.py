@@ -48,6 +48,13 @@ CLIENT_CLOSED_REQUEST = 499
 
 _log = logging.getLogger("switchyard")
 _SLICE = 256 * 1024
+_FIRST = 4
+"""Events of a stream before or among which its first text is. Anthropic's is the third."""
+_LONGEST_FIRST = 4096
+"""Bytes: those without text are short, and no stream keeps long ones."""
+_LONG_EVENT = b"data: 0\n\n"
+_TEXTS = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "text")
+"""Fields of a choice, or its delta, with a part of the answer."""
 _REQUEST_ID = REQUEST_ID_HEADER.encode()
 _STREAMED: Mapping[str, str] = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 """The headers of every stream."""
@@ -93,6 +100,24 @@ def said(error: SwitchyardError, body: bytes = b"") -> Said:
     return Said(shortened(text, error.longest_message), code, type, error.param or "", is_engines, engine_message)
 
 
+def _has_text(data: bytes) -> bool:
+    """Whether an event of a stream, in any dialect, may hold a part of the answer."""
+    try:
+        event = from_json(data)
+    except ValueError:
+        return False  # [DONE]
+    if not isinstance(event, dict):
+        return True
+    choices = event.get("choices")
+    if not isinstance(choices, list):
+        return "delta" in event or not isinstance(event.get("type"), str)
+    for choice in choices:
+        said = choice.get("delta", choice) if isinstance(choice, dict) else None
+        if not isinstance(said, dict) or any(said.get(name) for name in _TEXTS):
+            return True
+    return False
+
+
 def _never() -> bool:
     return False
 
@@ -109,7 +134,8 @@ class ResponseWriter:
     - `failure` is the error after that point of no return, where raising cannot change the response any more:
       a stream that broke, or an answer cut at its deadline. Set by `fail` only.
     - `reservation` is set by the reservation of the caller's limits once it counts.
-    - `events`: how many of a stream have been sent.
+    - `events`: how many of a stream have been sent. The first ones are kept until somebody asks how many tokens they
+      are: those before the first text are none.
     - `plans` are the ids of the endpoints' plans, for the header of every answer of an endpoint.
     """
 
@@ -122,6 +148,9 @@ class ResponseWriter:
         self.reservation: Reservation | None = None
         self.plans: Mapping[str, str] = {}
         self.events = 0
+        self._first: list[bytes] | None = []
+        """The first events; None: the first text was among them."""
+        self._without_text = 0
         self.forget_stream()
 
     @property
@@ -147,12 +176,25 @@ class ResponseWriter:
         used = self.record.used
         return prompt if used is None else used.prompt_tokens + used.completion_tokens
 
-    def sent(self) -> Sent:
-        """What the client has of a stream."""
+    def sent(self, rest: bytes = b"") -> Sent:
+        """What the client has of a stream, or will have with the `rest` of its events, which are sent last."""
         if not self.record.streamed:
             return Sent()
         tokens = self._tokens_sent()
-        return Sent(tokens, self.events if tokens is None else None)
+        if tokens is not None:
+            return Sent(tokens)
+        if self._first is not None:
+            self._leave_out_beginning([*self._first, rest])
+        return Sent(None, self.events + rest.count(b"\n\n") - self._without_text)
+
+    def _leave_out_beginning(self, first: list[bytes]) -> None:
+        """Counts the events before the first text, such as a chat's with the role alone."""
+        for data in (data for events in first for data in datas(events)):
+            if _has_text(data):
+                self._first = None
+                return
+            self._without_text += 1
+        self._first = []
 
     def fail(self, error: SwitchyardError, end: bytes = b"") -> None:
         """Records a failure after which the response can no longer be replaced. `end`: the events that tell it."""
@@ -206,6 +248,8 @@ class ResponseWriter:
     def send_chunk(self, data: bytes) -> Awaitable[None]:
         """Sends some whole events."""
         is_one = data.find(b"\n") == len(data) - 2  # nearly always; to search for one byte is far cheaper
+        if self.events < _FIRST and self._first is not None:
+            self._first.append(data if len(data) <= _LONGEST_FIRST else _LONG_EVENT)
         self.events += 1 if is_one else data.count(b"\n\n")
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 

@@ -529,9 +529,7 @@ class Relay:
     def _count_sent(self) -> None:
         """Counts what the client had of an answer that the engine has not counted, or not to its end."""
         record = self._writer.record
-        tokens, events = self._writer.sent()
-        if events is not None:
-            events += self._rest.count(b"\n\n")
+        tokens, events = self._writer.sent(self._rest)
         if record.usage is None:
             record.sent_tokens, record.sent_events = tokens, events
         else:

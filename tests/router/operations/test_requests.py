@@ -195,6 +195,16 @@ def test_a_stream_that_breaks_off_says_why(rig: Rig) -> None:
     assert (endpoint["errors"], endpoint["answered"]) == (1, 0)
 
 
+def test_an_event_with_the_role_alone_is_no_token_of_a_cut_stream(rig: Rig) -> None:
+    role = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+    first = frame({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", **role})
+    rig.blue.answer = lambda body: stream([first, chunk("Hel"), chunk("lo")])
+    chat(rig.url, "cut", stream=True)
+    wait_for(rig.url, "cut")
+    (request,) = listed(rig.url)["requests"]
+    assert (request["error"], request["sent_tokens"], request["sent_events"]) == ("broken", None, 2)
+
+
 def test_a_stream_that_its_clients_own_limit_cuts_says_whose_limit_it_was(rig: Rig) -> None:
     rig.blue.answer = lambda body: stream([chunk("Hel"), 5.0])
     headers = {"x-request-id": "impatient", "x-request-timeout-s": "0.2"}
