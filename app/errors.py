@@ -58,6 +58,10 @@ NO_ENGINE = "no_engine"
 own limit was over: our failure."""
 
 
+ROUTER_LOST = "router_lost"
+"""The kind of a request whose router ended before it: our failure. What its client got is not known."""
+
+
 def shortened(text: str, longest: int) -> str:
     """`text` with at most `longest` characters: an ellipsis replaces the middle of a longer one."""
     if len(text) <= longest:

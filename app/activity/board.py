@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from app.activity.outages import NEXT_REPORT_S, Outages, Served, Span, ends, overlap_s
+from app.activity.outages import KEPT_S, MOST_SPANS, Outages, Served, Span, ends, overlap_s, without
 from app.activity.report import (
     PERIOD_S,
     ActivityReport,
@@ -23,6 +23,7 @@ from app.activity.report import (
     ReplicaStart,
 )
 from app.activity.request_list import Dumped, RequestList, Wanted
+from app.activity.routers import SILENT_S, Assumed, Router, negated
 from app.telemetry.periods import Arm
 from app.telemetry.recent import BucketCounts
 
@@ -91,17 +92,6 @@ Points = OrderedDict[float, dict[Arm, Cell]]
 
 
 @dataclass(slots=True)
-class _Router:
-    """What has been taken of one router: requests below `end`, and periods up to `period`. From `since` to `until` it
-    has served, or another one before it."""
-
-    end: int = 0
-    period: float = 0.0
-    since: float = math.inf
-    until: float = -math.inf
-
-
-@dataclass(slots=True)
 class DailyUse:
     """What one caller used on one day (UTC)."""
 
@@ -128,7 +118,10 @@ class MinuteCounts:
         """Adds requests of a period that begins at `at`."""
         for reason, count in reasons.items():
             minute = self._minutes.setdefault(at - at % REFUSED_STEP_S, Counter())
-            minute[reason if reason in minute or len(minute) < MOST_REASONS else ""] += count
+            kept = reason if reason in minute or len(minute) < MOST_REASONS else ""
+            minute[kept] += count
+            if minute[kept] <= 0:  # taken back
+                del minute[kept]
 
     def forget(self, now: float) -> None:
         """Drops minutes that are over an hour old."""
@@ -164,7 +157,9 @@ class Board:
 
     def __init__(self) -> None:
         self._requests = RequestList()
-        self._routers: OrderedDict[str, _Router] = OrderedDict()
+        self._routers: OrderedDict[str, Router] = OrderedDict()
+        self._lost: list[Span] = []
+        """When routers ended that did not say what they had done at last: at some time in each."""
         self._series: dict[float, Points] = {step: OrderedDict() for step in SERIES}
         self._outages = Outages()
         self.served = Served()
@@ -182,22 +177,63 @@ class Board:
 
     def take(self, report: ActivityReport, now: float) -> None:
         """Adds what is new in a report. `now`: Unix seconds."""
-        router = self._routers.setdefault(report.router, _Router())
+        router = self._routers.setdefault(report.router, Router())
         self._routers.move_to_end(report.router)
         if len(self._routers) > MOST_ROUTERS:
             self._routers.popitem(last=False)
+        self._is_back(router, now)
         self._requests.take(report, router.end, now)
+        router.heard(report, now)
+        if report.lost_until is not None:
+            self._lost = [*self._lost, (router.heard_at, report.lost_until)][-MOST_SPANS:]
         router.end = max(router.end, report.first + len(report.requests))
         if report.served_s is not None:
-            # A report may be slow, and a clock may be set: the whole of what was known is right.
+            # A report may be slow, and a clock may be set: the whole of what was known is right. The router may have
+            # died at any time after it, and what it did since then is not counted.
             router.since = min(router.since, now - report.served_s)
-            router.until = max(router.until, now + NEXT_REPORT_S / 2)
+            router.until = max(router.until, now)
             self.served.add([(router.since, router.until)], now)
         for period in report.periods:
             # The clock of a router that is ahead must not keep counts that nothing forgets.
             if router.period < period.at <= now + AHEAD_S:
                 router.period = period.at
                 self._count(period, now)
+
+    def settle(self, now: float) -> list[ActivityReport]:
+        """Counts what is known of routers that have ended: those that say so, and those that are not heard any more.
+        Returns it as reports."""
+        reports = []
+        for name, router in list(self._routers.items()):
+            if router.last is None or now < router.waits_until:
+                continue
+            before, (report, ids) = router.period, router.ended()
+            # Its own numbers go on if it is there all the same.
+            own, first = f"{name} lost", self._routers.setdefault(f"{name} lost", Router()).end
+            ended = [replace(report, requests=[]), ActivityReport(own, first, report.requests, [])]
+            for one in ended[: 2 if ids else 1]:
+                self.take(one, now)
+                reports.append(one)
+            for period in report.periods:
+                router.assumed = Assumed(period, frozenset(ids), before)
+        return reports
+
+    def _is_back(self, router: Router, now: float) -> None:
+        """Takes back what was counted of a router in the belief that it had ended: it counts that itself."""
+        if (assumed := router.assumed) is None:
+            return
+        router.assumed, router.period = None, assumed.period_before
+        self._count(negated(assumed.period), now)
+        self._requests.withdraw(assumed.lost)
+        self._lost = [span for span in self._lost if span[0] != router.heard_at]
+
+    @property
+    def runs(self) -> bool:
+        """Whether requests run, as far as is known."""
+        return any(router.last is not None and router.last.running for router in self._routers.values())
+
+    def live(self) -> list[ActivityReport]:
+        """The last reports of routers, as far as they count if no others come."""
+        return [report for router in self._routers.values() if (report := router.live()) is not None]
 
     def requests(self, wanted: Wanted, now: float) -> dict[str, Any]:
         """The requests that are wanted, as `RequestList.found`, and those of the last hour that are none: without valid
@@ -245,6 +281,7 @@ class Board:
             for at in [at for at in points if at < now - SERIES[step]]:
                 del points[at]
         self._outages.forget(now)
+        self._lost = [span for span in self._lost if span[1] >= now - KEPT_S]
         self._unauthorized.forget(now)
         self._unknown_routes.forget(now)
         today = int(now // DAY_S)
@@ -260,8 +297,9 @@ class Board:
         and each series has one value for each. `until` is when the last point ends, the same for every range: that
         point may be shorter than the others, and its rates are those of its own time. `outages`: from when to when no
         replica ran (`to` null: none runs yet), also what of it is before the first point; `down_s`: how much of each
-        point. `no_router`: from when to when no router answered, so that nobody counted requests. `since`: the time
-        before which there was none yet; null if that is not known.
+        point. `no_router`: from when to when no router answered, so that nobody counted requests. `lost_routers`: when
+        one of several ended that did not say what it had done at last. `since`: the time before which there was none
+        yet; null if that is not known.
 
         `endpoints`: those that the reader may see, None for all.
         """
@@ -271,6 +309,8 @@ class Board:
         first = math.ceil(until / step) * step - length
         times = [first + step * index for index in range(count)]
         points = list(zip(times, [*times[1:], until], strict=True))
+        no_router = self.served.outages(first, until)
+        lost = [span for span in without(self._lost, no_router) if first < span[1] and span[0] < until]
         cells: dict[Arm, list[Cell | None]] = {}
         for at, arms in self._points(step, length, until):
             index = int((at - first) // step)
@@ -287,7 +327,8 @@ class Board:
             "step_s": step,
             "at": times,
             "until": until,
-            "no_router": ends(self.served.outages(first, until), until),
+            "no_router": [{"from": begin, "to": end} for begin, end in no_router],
+            "lost_routers": [{"from": begin, "to": end} for begin, end in lost],
             "since": self._since([times[index] for line in cells.values() for index, cell in enumerate(line) if cell]),
             "series": [
                 {
@@ -415,6 +456,8 @@ class Board:
             starts=list(self._starts.values()),
             watched_since=self._watched_since,
             requests=self._requests.dump(),
+            live=self.live(),
+            lost=self._lost,
             ends={router: taken.end for router, taken in self._routers.items()},
         )
         return msgspec.msgpack.encode(state)
@@ -427,11 +470,7 @@ class Board:
         """Adds what a board has dumped. Raises msgspec.DecodeError."""
         state = msgspec.msgpack.decode(data, type=_State)
         self._bounds = state.bounds
-        for step in self._series.keys() & state.series.keys():
-            for at, cells in state.series[step]:
-                for endpoint, deployment, cell in cells:
-                    arm = self._arm(ArmCounts(endpoint, deployment))
-                    self._series[step].setdefault(at, {}).setdefault(arm, Cell()).add(cell)
+        self._load_series(state)
         self._unauthorized.load(state.unauthorized)
         self._unknown_routes.load(state.unknown_routes)
         self._outages.load(state.outages)
@@ -442,15 +481,27 @@ class Board:
         for start in state.starts:
             self._starts.setdefault(start.replica, start)
         for router, at in state.periods.items():
-            taken = self._routers.setdefault(router, _Router())
+            taken = self._routers.setdefault(router, Router())
             taken.period = max(taken.period, at)
         for router, end in state.ends.items():
-            taken = self._routers.setdefault(router, _Router())
+            taken = self._routers.setdefault(router, Router())
             taken.end = max(taken.end, end)
         for id, at in state.used.items():
             self.used[id] = max(at, self.used.get(id, 0.0))
         self._requests.load(state.requests)
+        self._lost = [*state.lost, *self._lost]
+        for report in state.live:
+            known = self._routers.get(report.router)
+            if known is None or known.heard_at < now - SILENT_S:  # it has not reported since
+                self.take(report, now)
         self._forget(now)
+
+    def _load_series(self, state: "_State") -> None:
+        for step in self._series.keys() & state.series.keys():
+            for at, cells in state.series[step]:
+                for endpoint, deployment, cell in cells:
+                    arm = self._arm(ArmCounts(endpoint, deployment))
+                    self._series[step].setdefault(at, {}).setdefault(arm, Cell()).add(cell)
 
 
 class _State(msgspec.Struct):
@@ -466,3 +517,5 @@ class _State(msgspec.Struct):
     outages: list[tuple[str, str, list[Span]]] = []
     requests: Dumped = Dumped()
     ends: dict[str, int] = {}
+    live: list[ActivityReport] = []
+    lost: list[Span] = []

@@ -19,7 +19,7 @@ KEPT_S, MOST_SPANS = 7.0 * 86400, 200
 _LATE_S = 3600.0
 """Routers may report a period so much later."""
 NEXT_REPORT_S = 2.0
-"""Seconds between two reports of a router. One that has ended did so half of that after its last one, on average."""
+"""Seconds between two reports of a router. One that has ended did so in that time after its last one."""
 
 
 class OutageWatch:
@@ -129,6 +129,14 @@ class Served:
 def ends(spans: Iterable[Span], until: float) -> list[dict[str, float | None]]:
     """The two ends of each, as documents have them: null for one that goes on at `until`."""
     return [{"from": since, "to": to if to < until else None} for since, to in spans]
+
+
+def without(spans: Iterable[Span], others: Sequence[Span]) -> Iterator[Span]:
+    """Each of these times up to the first of the others that it meets, if there is anything before it."""
+    for begin, end in spans:
+        until = min([end, *(since for since, to in others if since < end and to > begin)])
+        if begin < until:
+            yield begin, until
 
 
 def overlap_s(spans: Sequence[Span], begin: float, end: float) -> float:

@@ -9,12 +9,14 @@ import re
 import msgspec
 from msgspec.structs import replace
 
-from app.errors import Outcome, outcome_of
+from app.errors import ROUTER_LOST, Outcome, outcome_of
 from app.telemetry.logs import FailedAttempt
 
 PERIOD_S = 10.0
 """Seconds that one entry of counts is about. Periods begin at multiples of it, in Unix time, on every router."""
 
+
+LOST = "Its router ended before it. How long it took, and what its client got, is not known."
 
 _ANSWER_ID = re.compile(r"[a-z]+[-_](.+?)(-[0-9a-f]{8})?")
 """An id in an answer: the API's prefix, the request's id, and often a number that vLLM adds."""
@@ -88,6 +90,8 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is recorded of its text: `whole`, `redacted`, or "" for none."""
     own_limit_s: float | None = None
     """The seconds that the request itself has allowed, if they were over before its end."""
+    silent_s: float | None = None
+    """Of one that runs: for how long its router has not been heard, if a report is missing."""
 
     @property
     def ended_at(self) -> float:
@@ -103,6 +107,10 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def failed(self) -> bool:
         """Whether its client got an error or an answer that was cut short, or left before its end."""
         return not self.running and self.outcome != "answered"
+
+    def lost(self) -> "ListedRequest":
+        """The request, which ran when its router was heard last, once that has ended: it took at least so long."""
+        return replace(self, running=False, paused_s=None, error=ROUTER_LOST, message=LOST)
 
     def without_engines_words(self) -> "ListedRequest":
         """The request as it may be stored: an engine may have quoted the prompt."""
@@ -165,12 +173,34 @@ class PeriodCounts(msgspec.Struct, frozen=True):
     unknown_routes: dict[str, int] = {}
     """The requests for routes that there are not, by what was probably meant, in words."""
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is anything to count."""
+        return bool(self.arms or self.callers or self.used or self.unauthorized or self.unknown_routes)
 
-class ActivityReport(msgspec.Struct, frozen=True):
+
+class RunningCount(msgspec.Struct, frozen=True):
+    """How many requests of a caller run at an endpoint and a deployment, and what they have cost so far, in tokens."""
+
+    endpoint: str
+    deployment: str
+    caller_id: str
+    requests: int
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+class ActivityReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message. `router` is a random id of the process. `first`: the number of the first of `requests`. `keeper`:
     the one that the periods are for, which has all before them. `running`: the requests that run now, or the oldest.
     `served_s`: for how long a router has served without a pause: this one, or another one that ran when it began. None:
-    it does not know yet, gets no requests yet, or is told to stop and gets none any more."""
+    it does not know yet, gets no requests yet, or is told to stop and gets none any more.
+
+    `so_far`: the counts of the period that goes on, of the same requests that the router has listed. `running_counts`:
+    all requests that run. Both count if no other report comes: as at the router's end, which it says (`is_last`) unless
+    it is killed. `heard_at`: when a controller has heard of this, in Unix seconds, which has written it. `lost_until`:
+    the report is a controller's own, of a router that it heard last then, and that ended by this time without a word.
+    """
 
     router: str
     first: int
@@ -179,6 +209,11 @@ class ActivityReport(msgspec.Struct, frozen=True):
     running: list[ListedRequest] = []
     keeper: str = ""
     served_s: float | None = None
+    so_far: PeriodCounts | None = None
+    running_counts: list[RunningCount] = []
+    is_last: bool = False
+    heard_at: float | None = None
+    lost_until: float | None = None
 
 
 class ReplicaStart(msgspec.Struct, frozen=True):

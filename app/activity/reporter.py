@@ -11,12 +11,20 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from app.activity.board import Board
 from app.activity.outages import NEXT_REPORT_S, OutageWatch
-from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, PeriodCounts, decode_taken, encode
+from app.activity.report import (
+    PERIOD_S,
+    ActivityReport,
+    ArmCounts,
+    CallerCounts,
+    PeriodCounts,
+    decode_taken,
+    encode,
+)
 from app.activity.request_log import RequestLog
 from app.aio import run_in_background
 from app.exposures.uploader import Backoff
@@ -50,7 +58,8 @@ class ActivityReporter:
     id; `unauthorized` the requests without valid credentials so far, by the reason, and `unknown_routes` those for
     routes that there are not; `has_replica`, of which deployments a replica runs, where that is known; `standing` may
     raise any error; it is asked again then, and until this router serves. `is_stopped`: whether this router is told to
-    stop, and gets no more requests. `clock`: Unix seconds."""
+    stop, and gets no more requests. `counters` reads the counters as `sampled` takes them, without the end of a period;
+    None: nobody can. `clock`: Unix seconds."""
 
     def __init__(
         self,
@@ -63,6 +72,7 @@ class ActivityReporter:
         has_replica: Callable[[], Mapping[Arm, bool] | None] = dict,
         standing: LookUp | None = None,
         is_stopped: Callable[[], bool] = lambda: False,
+        counters: Callable[[], Mapping[Arm, Counts]] | None = None,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -70,9 +80,11 @@ class ActivityReporter:
         """What this router alone has reported."""
         self._requests, self._deliver, self._used, self._unauthorized = requests, deliver, used, unauthorized
         self._unknown_routes, self._has_replica = unknown_routes, has_replica
-        self._every_s, self._clock = every_s, clock
+        self._counters, self._every_s, self._clock = counters, every_s, clock
         self._router = secrets.token_hex(8)
         self._periods: deque[PeriodCounts] = deque(maxlen=MOST_PERIODS)
+        self._ended_at = 0.0
+        """When the last period ended."""
         self._read: Mapping[Arm, Counts] = {}
         self._read_used: Mapping[str, float] = {}
         self._read_unauthorized: Counter[str] = Counter()
@@ -98,14 +110,34 @@ class ActivityReporter:
         """Takes a reading of the counters, at the end of a period."""
         self.look()
         at = (round(self._clock() / PERIOD_S) - 1) * PERIOD_S
-        down = self._outages.period(at)
-        before, self._read = self._read, counts
-        used_before, self._read_used = self._read_used, dict(self._used())
+        period = self._counted(at, counts, self._outages.period(at), self._requests.take_uses())
+        self._read, self._read_used, self._ended_at = counts, dict(self._used()), at + PERIOD_S
+        self._read_unauthorized = Counter(self._unauthorized())
+        self._read_unknown = Counter(self._unknown_routes())
+        if period.has_any:
+            self._periods.append(period)
+            self.board.take(ActivityReport(self._router, self._known_here, [], [period]), self._clock())
+
+    def _so_far(self) -> PeriodCounts | None:
+        """The counts of the period that goes on."""
+        if self._counters is None:
+            return None
+        at = max(self._ended_at, math.floor(self._clock() / PERIOD_S) * PERIOD_S)
+        return self._counted(at, self._counters(), {}, self._requests.uses())
+
+    def _counted(
+        self,
+        at: float,
+        counts: Mapping[Arm, Counts],
+        down: Mapping[Arm, tuple[float, float]],
+        callers: list[CallerCounts],
+    ) -> PeriodCounts:
+        """What was counted since the last period, for the one that begins at `at`."""
         bounds: list[float] = []
         arms: list[ArmCounts] = []
         for endpoint, deployment in dict.fromkeys([*counts, *sorted(down)]):
             now = counts.get((endpoint, deployment), Counts())
-            new = now.since(before.get((endpoint, deployment), Counts()))
+            new = now.since(self._read.get((endpoint, deployment), Counts()))
             if now.first_token.bounds:
                 bounds = list(now.first_token.bounds)
             is_told = (endpoint, deployment) in down
@@ -127,22 +159,19 @@ class ActivityReporter:
                         down=down.get((endpoint, deployment)),
                     )
                 )
-        used = {id: at for id, at in self._read_used.items() if used_before.get(id) != at}
-        refused_before, self._read_unauthorized = self._read_unauthorized, Counter(self._unauthorized())
-        unauthorized = dict(self._read_unauthorized - refused_before)
-        unknown_before, self._read_unknown = self._read_unknown, Counter(self._unknown_routes())
-        unknown_routes = dict(self._read_unknown - unknown_before)
-        callers = self._requests.take_uses()
-        if arms or callers or used or unauthorized or unknown_routes:
-            period = PeriodCounts(at, bounds, arms, callers, used, unauthorized, unknown_routes)
-            self._periods.append(period)
-            self.board.take(ActivityReport(self._router, self._known_here, [], [period]), self._clock())
+        used = {id: at for id, at in self._used().items() if self._read_used.get(id) != at}
+        unauthorized = dict(Counter(self._unauthorized()) - self._read_unauthorized)
+        unknown_routes = dict(Counter(self._unknown_routes()) - self._read_unknown)
+        return PeriodCounts(at, bounds, arms, callers, used, unauthorized, unknown_routes)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Reports while the block runs."""
+        """Reports while the block runs, and at its end."""
         async with run_in_background(self._run()):
             yield
+        if self._deliver is not None:
+            with suppress(Exception):  # nobody tries again
+                await self._send(self._deliver, asyncio.get_running_loop().time, is_last=True)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -189,7 +218,7 @@ class ActivityReporter:
             self.board.take(ActivityReport(self._router, first, requests, [], running), self._clock())
         self._had_running_here = bool(running)
 
-    async def _send(self, deliver: Deliver, now: Callable[[], float]) -> None:
+    async def _send(self, deliver: Deliver, now: Callable[[], float], *, is_last: bool = False) -> None:
         first, requests = self._requests.after(self._known_there)
         running = self._requests.running()
         unsent = [period for period in self._periods if period.at > self._sent]
@@ -201,7 +230,18 @@ class ActivityReporter:
         periods = unsent if self._keeper else []
         try:
             report = encode(
-                ActivityReport(self._router, first, requests, periods, running, self._keeper, self._served_s())
+                ActivityReport(
+                    self._router,
+                    first,
+                    requests,
+                    periods,
+                    running,
+                    self._keeper,
+                    self._served_s(),
+                    so_far=self._so_far(),
+                    running_counts=self._requests.running_counts() if running else [],
+                    is_last=is_last,
+                )
             )
         except Exception:
             self._known_there = first + len(requests)  # or nothing would ever be reported again

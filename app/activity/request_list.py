@@ -2,22 +2,24 @@
 
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import msgspec
 from msgspec.structs import replace
 
+from app.activity.outages import NEXT_REPORT_S
 from app.activity.report import ActivityReport, Kind, ListedRequest
-from app.errors import Forbidden, Outcome
+from app.activity.routers import SILENT_S
+from app.errors import ROUTER_LOST, Forbidden, Outcome
 
 MOST_REQUESTS = 500
 MOST_FAILED_ALIKE, MOST_KINDS = 40, 100
 """Failed requests are kept longer: of each kind the last ones, so that a flood of one kind hides no other."""
 MOST_RUNNING = 5000
-SILENT_S = 15.0
-"""Seconds without a report after which a router's running requests are forgotten: it may have died."""
+LATE_S = 2 * NEXT_REPORT_S + 1
+"""Seconds without a report after which a router's running requests say so: it may have died."""
 MOST_NAMES = 200
 """Of one filter."""
 MOST_SAID = 20
@@ -128,6 +130,18 @@ class RequestList:
             while sum(len(running) for _, running in self._running.values()) > MOST_RUNNING:
                 self._running.popitem(last=False)
 
+    def withdraw(self, ids: Collection[str]) -> None:
+        """Takes requests back that were listed as lost with their router."""
+        self._requests = deque(
+            (one for one in self._requests if one.error != ROUTER_LOST or one.id not in ids), maxlen=MOST_REQUESTS
+        )
+        for kind, alike in [(kind, alike) for kind, alike in self._failed.items() if kind[3] == ROUTER_LOST]:
+            kept = [one for one in alike.last if one.id not in ids]
+            alike.count -= len(alike.last) - len(kept)
+            alike.last = deque(kept, maxlen=MOST_FAILED_ALIKE)
+            if not kept:
+                del self._failed[kind]
+
     def _list(self, request: ListedRequest) -> None:
         if len(self._requests) == MOST_REQUESTS:
             self._complete_since(math.nextafter(self._requests[0].ended_at, math.inf))
@@ -171,7 +185,12 @@ class RequestList:
         `older_matching`. `endpoints`, `deployments`, `callers` and `errors` are the values to filter by among those
         that the reader sees.
         """
-        running = [one for at, reported in self._running.values() if now - at < SILENT_S for one in reported]
+        running = [
+            replace(one, silent_s=round(now - at, 1)) if now - at >= LATE_S else one
+            for at, reported in self._running.values()
+            if now - at < SILENT_S
+            for one in reported
+        ]
         listed = (
             wanted.shown(one)
             for one in (*self._ended(), *running)

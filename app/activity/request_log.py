@@ -5,12 +5,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import add as add_up
 
 import msgspec
 from msgspec.structs import replace
 
 from app.activity.caller_use import CallerUse, add_to
-from app.activity.report import CallerCounts, ListedRequest
+from app.activity.report import CallerCounts, ListedRequest, RunningCount
 from app.telemetry.logs import SUMMED, Record, Sent
 
 KEPT = 300
@@ -51,6 +52,16 @@ class RequestLog:
             plan = plans.get(record.endpoint, "")
             listed.append(_Seen(so_far, now, clock, plan, caller_id, trace_id, running=True).listed())
         return listed
+
+    def running_counts(self) -> list[RunningCount]:
+        """How many requests run now, and what they have cost so far: also those that `running` leaves out."""
+        counts: dict[tuple[str, str, str], list[int]] = {}
+        for record, sent, _, caller_id, _ in self._running.values():
+            tokens, events = sent()
+            count = counts.setdefault((record.endpoint, record.deployment, caller_id), [0, 0, 0])
+            cost = 1, record.prompt_estimate or 0, tokens if tokens is not None else events or 0
+            count[:] = map(add_up, count, cost)
+        return [RunningCount(*where, *count) for where, count in counts.items()]
 
     def waiting(self) -> dict[tuple[str, str], list[float]]:
         """For how long, in seconds, the requests at each endpoint and deployment have waited for the first byte of an
@@ -93,6 +104,10 @@ class RequestLog:
         """The kept requests from this number on, and the number of the first of them."""
         first = max(number, self.end - len(self._kept))
         return first, [seen.listed() for seen in islice(self._kept, len(self._kept) - (self.end - first), None)]
+
+    def uses(self) -> list[CallerCounts]:
+        """What each caller has used since the last `take_uses`."""
+        return list(self._uses.values())
 
     def take_uses(self) -> list[CallerCounts]:
         """What each caller has used since the last call."""

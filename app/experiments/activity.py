@@ -75,6 +75,7 @@ class ActivityKeeper:
         """The requests that a `Wanted` asks for. Raises BadRequest."""
         wanted = decode_wanted(body)
         self._load()
+        self._settle()
         return Answer(200, msgspec.json.encode(self.board.requests(wanted, self._clock())))
 
     def history(self, query: Mapping[str, str], body: bytes) -> Answer:
@@ -82,11 +83,13 @@ class ActivityKeeper:
         endpoints = msgspec.json.decode(body, type=list[str] | None)
         name = choice({"range": "1h", **query}, "range", tuple(RANGES))
         self._load()
+        self._settle()
         return Answer(200, msgspec.json.encode(self.board.history(name, self._clock(), endpoints)))
 
     def uses(self, query: Mapping[str, str]) -> Answer:
         """What each caller used on each of the last `days`, and when its key was used last, by the caller's id."""
         self._load()
+        self._settle()
         days = int(query["days"])
         content = {"uses": self.board.uses(days, self._clock()), "used": self.board.used}
         return Answer(200, msgspec.json.encode(content))
@@ -105,11 +108,12 @@ class ActivityKeeper:
         """Writes everything every few minutes, and between that what was reported. Raises StoreError."""
         if self._opened is None:
             return
+        self._settle()
         now = self._clock()
         mark_s = OBJECT_MARK_S if isinstance(self._opened, ObjectStore) else MARK_S
         if self.board.served.spans != self._marked and not 0 <= now - self._marked_at < mark_s:
             self._mark(self._opened)
-        is_reported = self._reported_requests or self._reported_periods
+        is_reported = self._reported_requests or self._reported_periods or self.board.runs
         if is_reported and not 0 <= now - self._reported_at < REPORTS_S:
             self._reported_at = now
             self._write_reports(self._opened)
@@ -136,6 +140,11 @@ class ActivityKeeper:
                 if file.path != own:
                     store.delete(file.path)
 
+    def _settle(self) -> None:
+        """Counts what is known of routers that have ended."""
+        for report in self.board.settle(self._clock()):
+            self._note(report)
+
     def _note(self, report: ActivityReport) -> None:
         """Keeps a report for the next file of reports."""
         numbered = enumerate(report.requests, report.first)
@@ -143,13 +152,14 @@ class ActivityKeeper:
             ActivityReport(report.router, number, [one.without_engines_words()], []) for number, one in numbered
         )
         if report.periods:
-            self._reported_periods.append(ActivityReport(report.router, 0, [], report.periods))
+            bare = replace(report, first=0, requests=[], running=[], running_counts=[], so_far=None, served_s=None)
+            self._reported_periods.append(bare)
 
     def _write_reports(self, store: FileStore) -> None:
         """Writes what was reported since the last file. Where the directory fails, the next save has it."""
-        reports = [*self._reported_periods, *self._reported_requests]
+        reports = [*self._reported_periods, *self._reported_requests, *self.board.live()]
         self._forget_reports()
-        if not reports or self._lacks_file:
+        if self._lacks_file:
             return
         self._files += 1
         try:

@@ -446,6 +446,8 @@ interface RequestHistory {
   until: number;
   /** When no router answered; an older controller does not say. */
   no_router?: Outage[];
+  /** When a router ended that did not say what it had done at last. */
+  lost_routers?: Outage[];
   since?: number | null;
   series: RequestSeries[];
   grafana_url: string | null;
@@ -578,6 +580,8 @@ interface ListedRequest {
   engine_message: string;
   running: boolean;
   text: "" | "whole" | "redacted";
+  /** Of one that runs: for how long its router has not been heard; null: it is, or an older one does not say it. */
+  silent_s?: number | null;
   /** The seconds that the request itself allowed, if they were over before its end; an older router does not say it. */
   own_limit_s?: number | null;
 }

@@ -233,6 +233,7 @@ class Router:
             has_replica=self._has_replica,
             standing=partial(_standing, fleet, replica) if fleet is not None else None,
             is_stopped=is_stopped,
+            counters=lambda: self._overview.so_far(),
             every_s=2 * send_every_s,
             clock=clock,
         )

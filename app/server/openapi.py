@@ -199,6 +199,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
             at={**_NUMBERS, "description": "When each point begins, in Unix seconds"},
             until={**_NUMBER, "description": "When the last point ends"},
             no_router={**_OUTAGES, "description": "When no router answered: nobody counted requests"},
+            lost_routers={**_OUTAGES, "description": "When a router ended with requests that nobody counted"},
             since={**_ANY_NUMBER, "description": "Before this time there was no router yet; null: not known"},
             series={**_list(_SERIES), "description": "Lists have a value for each point"},
             grafana_url=_ANY_TEXT,

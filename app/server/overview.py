@@ -76,6 +76,10 @@ class OverviewApi(RoutedApi):
         async with run_in_background(sample()):
             yield
 
+    def so_far(self) -> Mapping[Arm, Counts]:
+        """The counters as they are, in the way of the samples."""
+        return self._recent.so_far()
+
     async def _overview(self, request: HTTPRequest, context: OperationContext) -> Reply:
         seen, roles = self._seen(context), self._services.access.roles
         is_manager = roles.may_manage(context.caller)

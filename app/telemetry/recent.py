@@ -154,6 +154,12 @@ class Recent:
             self.readings.popleft()
         return counts
 
+    def so_far(self) -> Mapping[Arm, Counts]:
+        """A reading as `sample` returns it, which is kept for no window."""
+        counts = read(self._telemetry)
+        _know_times(counts, self._telemetry.period)
+        return counts
+
     def window(self, now: float) -> RecentCounts:
         """The last minute; less if the router has run for a shorter time."""
         readings = list(self.readings)

@@ -2,11 +2,13 @@
 
 import asyncio
 import re
+import time
 
 import httpx
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from app.activity.report import ActivityReport, ListedRequest
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
@@ -278,6 +280,34 @@ async def test_a_slow_request_is_marked_in_the_list_and_on_its_page(open_page: O
     await rows.filter(has_text="!slow").get_by_role("link", name="request late").click()
     fact = page.get_by_role("article", name="Timeline of late").locator("dl > div").filter(has_text="Slow")
     await expect(fact).to_have_text("Slowno first byte within 10 s")
+
+
+async def test_requests_of_a_router_that_is_not_heard_say_so_and_are_lost_with_it(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    now, board = time.time(), managed.controller.activity.board
+    streams = [
+        ListedRequest(f"s{one}", now - 9, "openai", "chat", 200, 2.8, "chat", "blue", stream=True, running=True)
+        for one in range(4)
+    ]
+    board.take(ActivityReport("killed", 0, [], [], streams), now - 7)
+    page, _ = await open_page(managed.url)
+    await page.goto("/ui#/requests")
+    rows = page.locator("table.requests tbody tr")
+    row = rows.filter(has=page.get_by_role("link", name="request s0"))
+    await expect(row).to_contain_text(re.compile(r"its router has not answered for \d"))
+    await expect(row).to_contain_text("2.8\u00a0s when it answered last")
+    board.take(ActivityReport("killed", 0, [], [], streams), now - 20)
+    await expect(row).to_contain_text("200, then lost with its router")
+    await expect(row).to_contain_text("2.8\u00a0s or more")
+    group = page.get_by_role("region", name="Not answered").get_by_role("listitem")
+    await expect(group).to_have_text(re.compile("^4 .*200, then lost with its router at chat on blue"))
+    await group.get_by_role("button").click()
+    await expect(page.get_by_label("Error")).to_have_value("router_lost")
+    await expect(rows).to_have_count(4)
+    assert await accessibility_problems(page) == []
+    await page.get_by_role("link", name="request s0").click()
+    await expect(page.get_by_role("article", name="Timeline of s0")).to_contain_text("not known: its router answered")
 
 
 async def test_a_running_request_is_shown_while_it_runs_and_then_as_it_ended(open_page: OpenPage, rig: Rig) -> None:

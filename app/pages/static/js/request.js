@@ -4,6 +4,8 @@ import { h, svg } from "./dom.js";
 import { count, list, moment, number, or, seconds, whole } from "./format.js";
 import { clientLeft, mark } from "./parts.js";
 
+const LOST = "lost with its router";
+
 /** @type {Record<string, string>} */
 const ERRORS = {
   content_filter: "blocked by the content filter",
@@ -11,6 +13,7 @@ const ERRORS = {
   client_gone: "client left",
   client_timeout: "the request's own time limit",
   no_engine: "no engine was there",
+  router_lost: LOST,
   suspected: "held back: engines died",
 };
 
@@ -30,18 +33,20 @@ export function errorWords(kind) {
  */
 export function resultWords({ status, error }) {
   if (!error) return String(status);
+  if (error === "router_lost") return status ? `${status}, then ${LOST}` : LOST;
   return status && status < 400 ? `${status}, then cut short: ${errorWords(error)}` : `${status} ${errorWords(error)}`;
 }
 
 /**
  * The request's result in a word, with its mark.
  *
- * @param {{status: number, error: string, outcome: Outcome | null, moves: number, paused_s: number | null}} request
+ * @param {Pick<ListedRequest, "status" | "error" | "outcome" | "moves" | "paused_s" | "silent_s">} request
  */
-export function result({ status, error, outcome, moves, paused_s }) {
+export function result({ status, error, outcome, moves, paused_s, silent_s = null }) {
   const words = resultWords({ status, error });
   switch (outcome) {
     case null:
+      if (silent_s !== null) return mark("warn", `its router has not answered for ${seconds(silent_s)}`);
       return mark("wait", paused_s === null ? "running" : `paused for ${seconds(paused_s)}: waits for an engine`);
     case "left":
       return clientLeft();
@@ -61,6 +66,7 @@ const NOWHERE = {
   too_large: "it was too large to be read",
   too_slow: "it did not come whole",
   client_gone: "its client left before it came whole",
+  router_lost: "its router ended before it was read",
   unavailable: "the router could not serve it yet",
 };
 
@@ -272,6 +278,26 @@ function parted(parts, [at, length]) {
 }
 
 /**
+ * When a request ended: of one that was lost with its router, nobody knows.
+ *
+ * @param {ListedRequest} request
+ */
+function ended({ at, duration_s, error }) {
+  const last = moment(at + duration_s);
+  return error === "router_lost" ? `not known: its router answered last at ${last}` : last;
+}
+
+/**
+ * The duration of a request after its number: what runs takes longer, and so may what was lost.
+ *
+ * @param {Pick<ListedRequest, "running" | "error" | "silent_s">} request
+ */
+export function soFar({ running, error, silent_s = null }) {
+  if (running) return silent_s === null ? " so far" : " when it answered last";
+  return error === "router_lost" ? " or more" : null;
+}
+
+/**
  * @param {ListedRequest} request
  * @param {string | null} traceUrl
  */
@@ -282,7 +308,7 @@ export function timeline(request, traceUrl) {
     ...told(request),
     ...(request.endpoint || request.running ? [] : [["Endpoint", `none: ${whyNowhere(request.error)}`]]),
     ["Arrived", moment(request.at)],
-    ...(request.running ? [] : [["Ended", moment(request.at + request.duration_s)]]),
+    ...(request.running ? [] : [["Ended", ended(request)]]),
     ...(slow ? [["Slow", slow]] : []),
     ["Deployment", request.deployment ? place(request.deployment, request.engine) : "none: the router answered"],
     ["Why", request.deployment ? (REASONS[request.reason] ?? (request.reason || "–")) : "–"],

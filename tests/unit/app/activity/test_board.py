@@ -33,9 +33,9 @@ from app.activity.request_list import (
     MOST_KINDS,
     MOST_REQUESTS,
     MOST_RUNNING,
-    SILENT_S,
     Wanted,
 )
+from app.activity.routers import SILENT_S
 from app.errors import CLIENT_GONE, NO_ENGINE, SwitchyardError
 from app.telemetry.logs import SUMMED, Record
 from app.telemetry.metrics import Telemetry

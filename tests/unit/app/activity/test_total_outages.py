@@ -18,8 +18,8 @@ from app.experiments.storage.store import File
 
 NOW = 1_800_000_000.0
 LATE_S = round(NEXT_REPORT_S)
-NEAR_S = 1
-"""How true the beginning of an outage is: a router may have died at any time until its next report."""
+NEAR_S = 2
+"""How true the beginning of an outage is: it is the last report, and a router may have died until the next one."""
 
 
 class Life(NamedTuple):
@@ -175,7 +175,7 @@ def test_a_first_start_is_no_outage_and_history_says_both_ends() -> None:
         board.take(ActivityReport(name, 0, [], [], served_s=served_s), at + seconds)
     for name in RANGES:
         document = board.history(name, at + 60, [])
-        assert document["no_router"] == [{"from": at + 3, "to": at + 32}]
+        assert document["no_router"] == [{"from": at + 2, "to": at + 32}]
         assert document["series"] == []
         assert document["since"] == at
     assert board.history("15m", at + 10, None)["no_router"] == []
@@ -211,5 +211,5 @@ def test_a_damaged_mark_takes_nothing_else_with_it(mark: bytes) -> None:
     again = ActivityKeeper(lambda: store, lambda: NOW + 60)
     again.take(report("b", 1.0))
     assert again.board.used == {"key": NOW}
-    spans: list[Span] = [(NOW + 59, NOW + 61)]
+    spans: list[Span] = [(NOW + 59, NOW + 60)]
     assert again.board.served.spans == spans

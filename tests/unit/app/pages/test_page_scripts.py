@@ -222,6 +222,8 @@ def test_the_labels_of_a_time_axis_are_round_and_have_room(begin: int, length: i
         (0, "client_gone", "0 client left"),
         (499, "no_engine", "499 no engine was there"),
         (504, "client_timeout", "504 the request's own time limit"),
+        (0, "router_lost", "lost with its router"),
+        (200, "router_lost", "200, then lost with its router"),
     ],
 )
 def test_a_request_broke_off_only_if_its_answer_had_begun(status: int, error: str, words: str) -> None:
@@ -565,7 +567,7 @@ def test_outages_are_told_with_both_ends_and_their_length() -> None:
     ]
     routers = {"deployment": None, "outages": lack["outages"][:1]}
     assert call_all([("outageWords", (routers, 90_070, 5))]) == [
-        f"no router answered {day} (90{SPACE}s); requests of that time are counted nowhere"
+        f"no router answered {day} (90{SPACE}s), or some seconds less; requests of that time are counted nowhere"
     ]
 
 

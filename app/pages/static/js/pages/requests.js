@@ -14,6 +14,7 @@ import {
   recorded,
   result,
   slowness,
+  soFar,
   timeline,
   whyNowhere,
 } from "../request.js";
@@ -407,7 +408,7 @@ function row(request) {
       "Duration",
       [
         or(stream ? seconds(duration_s) : besides(duration_s, WHOLE_S)),
-        request.running ? " so far" : null,
+        soFar(request),
         byFirstByte ? null : slow(request),
       ],
       { number: true },

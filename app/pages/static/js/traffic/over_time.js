@@ -201,8 +201,22 @@ export function overTime(history, endpoint) {
           `Shaded: ${outageWords(lack, until, NAMED)}.`,
         ),
       ),
+    lostWords(history.lost_routers ?? []),
   );
   return oneStop(charts);
+}
+
+/**
+ * The routers that have ended without a word.
+ *
+ * @param {readonly Outage[]} lost
+ */
+function lostWords(lost) {
+  if (!lost.length) return null;
+  const times = list(lost.slice(-NAMED).map(({ from, to }) => between(from, to ?? from)));
+  const often = lost.length > NAMED ? `${lost.length} times, the last ones ` : "";
+  const what = "what it answered after its last report is counted nowhere, and what still ran has failed";
+  return h("p", { class: "hint small", key: "lost routers" }, `A router ended ${often}${times}: ${what}.`);
 }
 
 /** @param {number} total Seconds. */
@@ -226,7 +240,7 @@ export function outageWords({ deployment, outages }, until, named) {
         : `${between(from, to)} (${length(to - from)})`,
     );
   return deployment === null
-    ? `no router answered ${often}${list(last)}; requests of that time are counted nowhere`
+    ? `no router answered ${often}${list(last)}, or some seconds less; requests of that time are counted nowhere`
     : `no replica of ${deployment} ran ${often}${list(last)}`;
 }
 
