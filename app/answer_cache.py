@@ -14,6 +14,10 @@ class AnswerCache(Generic[T]):
         self._fresh_s, self._clock = fresh_s, clock
         self._kept: dict[Hashable, tuple[float, asyncio.Future[T]]] = {}
 
+    def forget(self) -> None:
+        """Lets the next caller ask anew."""
+        self._kept.clear()
+
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, cached or new. A caller that is cancelled does not cancel the call for the others."""
         now = self._clock()
@@ -22,7 +26,8 @@ class AnswerCache(Generic[T]):
             task = asyncio.ensure_future(ask())
             task.add_done_callback(_retrieved)
             self._kept[key] = (now, task)
-        return await asyncio.shield(self._kept[key][1])
+        answer = self._kept[key][1]
+        return await asyncio.shield(answer)
 
 
 def _retrieved(answer: "asyncio.Future[T]") -> None:

@@ -8,8 +8,9 @@ makes a plan: a numbered version of the endpoint's traffic, which is stored with
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
@@ -68,6 +69,7 @@ class Replicas(NamedTuple):
     `RUNNING` and `STARTING`, the states' names are the control plane's own. `routers`: the replicas of the router.
     `asleep`: applications that are to have no replica until a request comes. `ids`: those of each application's running
     replicas, which are their engines' names. `failed`: how many of each application's have failed to start in a row.
+    `waking`: applications that were asleep, and have had no running replica since then.
     """
 
     applications: Mapping[str, Mapping[str, int]]
@@ -75,6 +77,34 @@ class Replicas(NamedTuple):
     asleep: Collection[str] = frozenset()
     ids: Mapping[str, Collection[str]] = MappingProxyType({})
     failed: Mapping[str, int] = MappingProxyType({})
+    waking: Collection[str] = frozenset()
+
+    def as_told(self, listed: Mapping[str, Collection[str]], gone: Collection[str]) -> "Replicas":
+        """These replicas, some seconds old, with what was told since: `listed` are ready, `gone` are so no more."""
+        applications, ids = dict(self.applications), dict(self.ids)
+        for name in {*applications, *listed}:
+            before = set(ids.get(name, ()))
+            now = (before - set(gone)) | set(listed.get(name, ()))
+            if now == before or len(before) != self.running(name):
+                continue
+            states = Counter(applications.get(name, {}))
+            states.update({RUNNING: len(now) - len(before), STARTING: -min(states[STARTING], len(now - before))})
+            applications[name], ids[name] = {state: count for state, count in states.items() if count}, now
+        idle = {name for name in applications if not applications[name].get(RUNNING)}
+        return self._replace(
+            applications=applications,
+            ids=ids,
+            asleep=frozenset(self.asleep) & idle,
+            waking=frozenset(self.waking) & idle,
+        )
+
+    def woken(self, before: "Replicas | None") -> "Replicas":
+        """These replicas, which come after others."""
+        if before is None:
+            return self
+        slept = {*before.asleep, *before.waking}
+        waking = (name for name in self.applications if name in slept and name not in self.asleep)
+        return self._replace(waking=frozenset(name for name in waking if not self.running(name)))
 
     def running(self, application: str | None) -> int:
         """How many take requests; 0 also for None and for applications that do not run here."""
@@ -124,6 +154,9 @@ class ControlPlane(Protocol):
 RUNNING_EVERY_S = 5.0
 """Seconds for which an answer of the control plane is reused."""
 
+LEAST_EVERY_S = 0.5
+"""The same where it is known that it has changed."""
+
 _PATIENCE_S = 1.0
 """Seconds to wait for its list of replicas."""
 
@@ -143,21 +176,32 @@ class RunningReplicas:
         self.known: Replicas | None = None
         """Its last answer; None if it has not answered the last call."""
         self._asked_at = self._answered_at = float("-inf")
+        self.is_outdated = False
+        """Whether there was a change after the last answer."""
+        self._changed = asyncio.Event()
+
+    def outdated(self) -> None:
+        """Notes that there was a change, so that the control plane is asked soon."""
+        if self._control is not None:
+            self.is_outdated = True
+            self._changed.set()
 
     async def now(self) -> Replicas | None:
         """The replicas, at most `RUNNING_EVERY_S` old; None if the control plane does not answer, or there is none."""
         if self._control is None:
             return None
-        if self._clock() - self._asked_at >= RUNNING_EVERY_S:
+        if self._clock() - self._asked_at >= (LEAST_EVERY_S if self.is_outdated else RUNNING_EVERY_S):
             # Marked before the call: others do not call meanwhile, and one that does not answer is not called all the
             # time.
             self._asked_at = self._clock()
+            was_outdated, self.is_outdated = self.is_outdated, False
             try:
                 async with asyncio.timeout(_PATIENCE_S):
-                    self.known = self.last = await self._control.replicas()
+                    self.known = self.last = (await self._control.replicas()).woken(self.last)
                 self._answered_at = self._clock()
             except (UpstreamError, TimeoutError):
                 self.known = None
+                self.is_outdated |= was_outdated
             self._asked_at = self._clock()
         return self.known
 
@@ -171,7 +215,11 @@ class RunningReplicas:
 
         async def repeat() -> None:
             while self._control is not None:
-                await asyncio.sleep(RUNNING_EVERY_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RUNNING_EVERY_S):
+                        await self._changed.wait()
+                        self._changed.clear()
+                        await asyncio.sleep(LEAST_EVERY_S)
                 if (replicas := await self.now()) is not None:
                     seen(replicas)
 

@@ -46,6 +46,11 @@ class OutageWatch:
         for arm in self._had_replica.intersection(arm for arm, runs in has_replica.items() if not runs):
             self._down.setdefault(arm, now)
 
+    def present(self) -> list[tuple[str, str, float, float]]:
+        """Those that go on, or that no period has yet (`ActivityReport.outages`)."""
+        ended = [(*arm, *span) for arm, span in self._ended]
+        return [*ended, *((*arm, since, math.inf) for arm, since in self._down.items())]
+
     def period(self, at: float) -> dict[Arm, tuple[float, float]]:
         """The part of the period that begins at `at` in which no replica ran, in seconds since then, of each deployment
         that lacked one in it. Of one that lacked one in the period before, none: others may notice the end later."""
@@ -129,6 +134,18 @@ class Served:
 def ends(spans: Iterable[Span], until: float) -> list[dict[str, float | None]]:
     """The two ends of each, as documents have them: null for one that goes on at `until`."""
     return [{"from": since, "to": to if to < until else None} for since, to in spans]
+
+
+def with_present(spans: Iterable[Span], said: Iterable[Span]) -> list[Span]:
+    """Outages of a deployment, with what routers say of the present one: of several the first to notice a beginning is
+    right, and the first to notice an end."""
+    present: list[Span] = []
+    for begin, end in sorted(said):
+        if present and begin <= present[-1][1]:
+            present[-1] = present[-1][0], min(present[-1][1], end)
+        else:
+            present.append((begin, end))
+    return list(_joined(sorted([*spans, *present])))
 
 
 def without(spans: Iterable[Span], others: Sequence[Span]) -> Iterator[Span]:

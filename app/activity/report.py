@@ -62,6 +62,8 @@ class ListedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """For how long it has waited for another engine, if it does so now: the last of `pauses`, and a part of the sum."""
     admitted_s: float | None = None
     """The end of the wait for limits and the endpoint's queue."""
+    lacked: tuple[float, float] | None = None
+    """From when to when it waited for a replica while none ran: of one that waits still, until now."""
     sent_s: float | None = None
     """The last call of a deployment."""
     first_byte_s: float | None = None
@@ -200,6 +202,9 @@ class ActivityReport(msgspec.Struct, frozen=True, omit_defaults=True):
     all requests that run. Both count if no other report comes: as at the router's end, which it says (`is_last`) unless
     it is killed. `heard_at`: when a controller has heard of this, in Unix seconds, which has written it. `lost_until`:
     the report is a controller's own, of a router that it heard last then, and that ended by this time without a word.
+
+    `outages`: what the router knows of those that go on, or have ended in the present period: endpoint, deployment, and
+    from when to when no replica ran, in Unix seconds; infinite for one that goes on. None: it does not say.
     """
 
     router: str
@@ -214,6 +219,7 @@ class ActivityReport(msgspec.Struct, frozen=True, omit_defaults=True):
     is_last: bool = False
     heard_at: float | None = None
     lost_until: float | None = None
+    outages: list[tuple[str, str, float, float]] | None = None
 
 
 class ReplicaStart(msgspec.Struct, frozen=True):

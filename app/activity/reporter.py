@@ -90,6 +90,7 @@ class ActivityReporter:
         self._read_unauthorized: Counter[str] = Counter()
         self._read_unknown: Counter[str] = Counter()
         self._outages = OutageWatch()
+        self._changed_at: float | None = None
         self._known_here = self._known_there = 0
         self._keeper, self._sent = "", 0.0
         """Who keeps the counts, and the last period that it has taken."""
@@ -102,9 +103,16 @@ class ActivityReporter:
         """Of reports, and of those that say only that this router serves: nobody misses these, and no request waits for
         them."""
 
+    def changed(self) -> None:
+        """Notes that replicas may have begun to serve, or ended: the next look finds which, and this was when."""
+        self._changed_at = self._changed_at or self._clock()
+
     def look(self) -> None:
-        """Notes which deployments lack a replica now."""
-        self._outages.note(self._has_replica(), self._clock())
+        """Notes which deployments lack a replica now, or do so since the last change."""
+        has_replica = self._has_replica()
+        self._outages.note(has_replica, self._changed_at or self._clock())
+        if has_replica is not None:
+            self._changed_at = None
 
     def sampled(self, counts: Mapping[Arm, Counts]) -> None:
         """Takes a reading of the counters, at the end of a period."""
@@ -241,6 +249,7 @@ class ActivityReporter:
                     so_far=self._so_far(),
                     running_counts=self._requests.running_counts() if running else [],
                     is_last=is_last,
+                    outages=self._outages.present(),
                 )
             )
         except Exception:

@@ -130,7 +130,7 @@ class _Seen(msgspec.Struct):
     def listed(self) -> ListedRequest:
         """The request as it is reported."""
         record, started, usage, said = self.record, self.record.started, self.record.usage, self.record.said
-        duration = self.clock - started
+        duration, lack = self.clock - started, record.lack
 
         def since_arrival(at: float | None) -> float | None:
             return at - started if at is not None else None
@@ -163,6 +163,7 @@ class _Seen(msgspec.Struct):
             pauses=pauses,
             paused_s=paused_s,
             admitted_s=since_arrival(record.admitted),
+            lacked=(lack.since - started, (lack.until or self.clock) - started) if lack is not None else None,
             sent_s=since_arrival(record.sent),
             first_byte_s=since_arrival(record.first_byte),
             prompt_tokens=usage.prompt_tokens if usage is not None else None,

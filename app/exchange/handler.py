@@ -591,7 +591,7 @@ class Attempt:
 
     def _placement(self) -> Placement:
         placement = self._exchange.place.placement(self._target)
-        placement.waits = self._left_for_others is None
+        placement.waits, placement.lacks = self._left_for_others is None, self._exchange.record.lacks
         return placement
 
     @property

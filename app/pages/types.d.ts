@@ -436,6 +436,8 @@ interface Outage {
   from: number;
   /** Null: it goes on. */
   to: number | null;
+  /** Of one without an end: whether it has ended as far as the page knows. */
+  isOver?: boolean;
 }
 
 /** Each series has one value for each of the times `at`. The last point ends `until`, and may be shorter than `step_s`. */
@@ -563,6 +565,8 @@ interface ListedRequest {
   /** How long it has waited for another engine so far; null: it does not. */
   paused_s: number | null;
   admitted_s: number | null;
+  /** From when to when it waited for a replica to start; an older router does not say it. */
+  lacked?: [number, number] | null;
   sent_s: number | null;
   first_byte_s: number | null;
   prompt_tokens: number | null;

@@ -33,7 +33,7 @@ from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.access.issued import IssuedKeys
 from app.activity.reporter import ActivityReporter, Standing
 from app.config.base import ConfigError
-from app.control_plane import ControlPlane, RunningReplicas
+from app.control_plane import ControlPlane, Replicas, RunningReplicas
 from app.dialects.base import JSON, Dialect, Request
 from app.dialects.bodies import dump
 from app.dialects.openai.dialect import OpenAI
@@ -265,9 +265,12 @@ class Router:
             waiting=self.state.requests.waiting,
             paused=self.state.requests.paused,
             dead=self.state.dead,
+            as_told=self._as_told,
+            lacking=balancer.waits,
             sampled=self._sampled,
         )
-        known = KnownFleet(fleet, timing=fleet_timing) if fleet is not None else None
+        self._known = known = KnownFleet(fleet, timing=fleet_timing) if fleet is not None else None
+        balancer.changed = self._replicas_changed
         self._apis = (
             self._management,
             ExperimentsApi(services),
@@ -395,8 +398,24 @@ class Router:
             self._deployments.check_open(self.state.snapshot)
 
     def _has_replica(self) -> Mapping[Arm, bool] | None:
-        config, replicas = self.state.config(), self._running.known
-        return has_replica(replicas, config, self.state.dead()) if config and replicas else None
+        config, replicas, waits = self.state.config(), self._running.known, self.state.balancer.waits()
+        if config is None or replicas is None or self._running.is_outdated:
+            return None
+        return has_replica(self._as_told(replicas), config, self.state.dead(), waits.keys())
+
+    def _as_told(self, replicas: Replicas) -> Replicas:
+        """What the control plane has listed, as far as the balancer does not know better."""
+        return replicas.as_told(self.state.balancer.listed(), self.state.balancer.gone)
+
+    def _replicas_changed(self) -> None:
+        self._activity.changed()
+        self._running.outdated()
+        if self._known is not None:
+            self._known.outdated()
+
+    def _replicas_seen(self, replicas: Replicas) -> None:
+        self.state.vacancies.seen(replicas)
+        self._activity.look()
 
     def _queued(self) -> Mapping[str, int]:
         return {name: queue.waiting for name, queue in self.state.queues.items()}
@@ -420,7 +439,7 @@ class Router:
             self._overview.running(),
             self._activity.running(),
             self._demand.running(),
-            self._running.watched(self.state.vacancies.seen),
+            self._running.watched(self._replicas_seen),
             self.state.balancer.running(self._upstream.is_healthy),
             self._tracing.running(),
             monitor_event_loop(self.state.telemetry),

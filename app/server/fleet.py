@@ -170,6 +170,10 @@ class KnownFleet:
         """How long ago the control plane was asked for what it listed last, in seconds."""
         return round(self._clock() - self._listed_at, 1)
 
+    def outdated(self) -> None:
+        """Notes that replicas have changed, so that the control plane is asked for the next answer."""
+        self._lists.forget()
+
     async def now(self) -> Fleet:
         """The fleet, at most some seconds old if the control plane answers. Raises UpstreamError if it never has."""
         try:

@@ -33,7 +33,8 @@ CACHE_S = 1.0
 class OverviewApi(RoutedApi):
     """The routes. `queued` returns the number of requests in each endpoint's queue, `stops` the stopped deployments of
     each, `waiting` for how many seconds requests have waited for each arm's answer, and `paused` streams for another
-    engine; `dead`, which engines have died lately. `clock`: monotonic seconds."""
+    engine; `dead`, which engines have died lately; `as_told`, replicas as they are now; and `lacking`, for how many
+    seconds requests have waited for a replica of each application. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -45,12 +46,15 @@ class OverviewApi(RoutedApi):
         waiting: Callable[[], Mapping[Arm, Sequence[float]]] = dict,
         paused: Callable[[], Mapping[Arm, Sequence[float]]] = dict,
         dead: Callable[[], Collection[str]] = frozenset,
+        as_told: Callable[[Replicas], Replicas] = lambda replicas: replicas,
+        lacking: Callable[[], Mapping[str, Sequence[float]]] = dict,
         sampled: Callable[[Mapping[Arm, Counts]], None] = lambda counts: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._services, self._running, self._clock = services, running, clock
         self._queued, self._stops, self._sampled = queued, stops, sampled
         self._waiting, self._paused, self._dead = waiting, paused, dead
+        self._as_told, self._lacking = as_told, lacking
         self._recent = Recent(services.telemetry, clock())
         self._answers: dict[tuple[frozenset[str], frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, RecentCounts | None] = (float("-inf"), None)
@@ -88,6 +92,7 @@ class OverviewApi(RoutedApi):
         at, config, answer = self._answers.get(key, (float("-inf"), None, b""))
         if config is not seen or self._clock() - at >= CACHE_S:
             replicas = await self._running.latest()
+            replicas = self._as_told(replicas) if replicas is not None else None
             answer = dump(self._document(seen, operated, is_manager, replicas))
             now = self._clock()
             # Only fresh documents are kept: there may be as many views as keys.
@@ -129,6 +134,7 @@ class OverviewApi(RoutedApi):
             self._paused(),
             self._running.silent_s,
             self._dead(),
+            self._lacking(),
         )
         return {
             "at": time.time(),

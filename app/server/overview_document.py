@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from app.config.experiments import is_active
 from app.config.schema import Config, Endpoint
-from app.control_plane import RUNNING, Replicas
+from app.control_plane import RUNNING, STARTING, Replicas
 from app.exposures.plans import plan_of
 from app.telemetry.periods import Arm, DrawnRequests
 from app.telemetry.recent import BucketCounts, Counts, RecentCounts
@@ -50,7 +50,8 @@ class Present(NamedTuple):
     sticky keys that each endpoint has had in the window. `called`: the deployments that this router has sent anything.
     `waiting`: for how long requests have waited for the first byte of an answer, in seconds, and `paused`, streams for
     another engine. `silent_s`: the age of `replicas`, if the control plane does not answer. `dead`: engines that have
-    died lately, which the control plane may still call running."""
+    died lately, which the control plane may still call running. `lacking`: for how many seconds requests have waited
+    for a replica of each application."""
 
     in_flight: Mapping[Arm, int]
     queued: Mapping[str, int]
@@ -63,6 +64,7 @@ class Present(NamedTuple):
     paused: Mapping[Arm, Sequence[float]] = {}
     silent_s: float | None = None
     dead: Collection[str] = frozenset()
+    lacking: Mapping[str, Sequence[float]] = {}
 
 
 class EndpointFact(NamedTuple):
@@ -246,6 +248,15 @@ def _is_asleep(name: str, config: Config, replicas: Replicas | None) -> bool:
     return replicas is not None and _app(name, config) in replicas.asleep
 
 
+def _sleeps(name: str, config: Config, replicas: Replicas | None) -> bool:
+    """Whether it is scaled to zero, or on its way from there."""
+    if _is_asleep(name, config, replicas):
+        return True
+    app = _app(name, config)
+    starts = replicas is not None and replicas.applications.get(app or "", {}).get(STARTING, 0) > 0
+    return starts and replicas is not None and app in replicas.waking
+
+
 def _app(name: str, config: Config) -> str | None:
     return config.deployments[name].app if name in config.deployments else None
 
@@ -362,9 +373,25 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
     for arm, fault in out.items():
         effect = "gets no new requests" if fault == _BREAKER else "is out of service"
         found.append(EndpointFact("bad", f"{arm} {effect}: {fault}."))
-    if candidates and all(_is_asleep(arm, config, present.replicas) for arm in candidates):
-        found.append(EndpointFact("wait", f"{name} is scaled to zero: its next request starts a replica."))
+    if candidates and all(_sleeps(arm, config, present.replicas) for arm in candidates):
+        found.append(EndpointFact("wait", _start(name, candidates, config, present)))
     return found
+
+
+def _start(name: str, arms: Sequence[str], config: Config, present: Present) -> str:
+    """What an endpoint without a replica waits for: a request, or the start that one has caused."""
+    apps = dict.fromkeys(_app(arm, config) for arm in arms)
+    waits = [seconds for app in apps if app is not None for seconds in present.lacking.get(app, ())]
+    starts = any(not _is_asleep(arm, config, present.replicas) for arm in arms)
+    if not starts and not waits:
+        return f"{name} is scaled to zero: its next request starts a replica."
+    state = f"starts from zero{_states(arms, config, present)}" if starts else "is scaled to zero"
+    if not waits:
+        return f"{name} {state}."
+    longest = f"{max(waits):,.0f} s"
+    if len(waits) == 1:
+        return f"{name} {state}: 1 request has waited {longest} for a replica to start."
+    return f"{name} {state}: {len(waits):,} requests wait for a replica to start, the longest {longest} so far."
 
 
 def _silence(arms: Collection[str], config: Config, present: Present) -> Iterator[EndpointFact]:
@@ -387,8 +414,8 @@ def _fault(name: str, arm: str, config: Config, present: Present) -> str | None:
     if arm in present.stops.get(name, ()):
         return "it is stopped"
     app, replicas = _app(arm, config), present.replicas
-    is_asleep = _is_asleep(arm, config, replicas)
-    if replicas is not None and app is not None and not is_asleep and not replicas.serving(app, present.dead):
+    sleeps = _sleeps(arm, config, replicas)
+    if replicas is not None and app is not None and not sleeps and not replicas.serving(app, present.dead):
         return f"{_NO_REPLICA}{_states([arm], config, present)}"
     return _BREAKER if arm in present.open_breakers else None
 

@@ -27,16 +27,19 @@ from app.telemetry.periods import Arm
 from app.upstream.target import Target
 
 
-def has_replica(replicas: Replicas, config: Config, dead: Collection[str] = frozenset()) -> dict[Arm, bool]:
+def has_replica(
+    replicas: Replicas, config: Config, dead: Collection[str] = frozenset(), wanted: Collection[str] = frozenset()
+) -> dict[Arm, bool]:
     """Whether a replica of each deployment runs, by endpoint and deployment. `dead`: engines that have died lately.
+    `wanted`: applications for whose replicas requests wait.
 
-    One that is scaled to zero is left out: nobody expects it to run.
+    One that is scaled to zero is left out unless a request waits for it: nobody expects it to run.
     """
     return {
         (name, deployment): replicas.serving(app, dead) > 0
         for name, endpoint in config.endpoints.items()
         for deployment in behind(endpoint)
-        if (app := config.deployments[deployment].app) is not None and app not in replicas.asleep
+        if (app := config.deployments[deployment].app) is not None and (app not in replicas.asleep or app in wanted)
     }
 
 

@@ -114,6 +114,14 @@ class Sent(NamedTuple):
     events: int | None = None
 
 
+class Lack(msgspec.Struct):
+    """A request's wait for a replica, of which its deployment has none, in seconds of `time.perf_counter`. `until`:
+    when there was one, or the wait ended otherwise; None: it waits."""
+
+    since: float
+    until: float | None = None
+
+
 class Said(msgspec.Struct, frozen=True):
     """What a client was told of its request's failure: the text, the code, the type, and the field at fault, "" where
     it was told none.
@@ -190,8 +198,14 @@ class Record(msgspec.Struct):
     sent: float | None = None
     """When the last deployment was called."""
     first_byte: float | None = None
+    lack: Lack | None = None
+    """Its last wait for a replica to start."""
     own_limit_s: float | None = None
     """The seconds that the request itself has allowed, if they were over before its end."""
+
+    def lacks(self, lack: Lack) -> None:
+        """Notes that no replica runs that could take it."""
+        self.lack = lack
 
     def manage(self, endpoint: str) -> None:
         """Says whose management the request is."""

@@ -13,14 +13,15 @@ import hashlib
 import logging
 import math
 import time
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
 from app.aio import run_in_background
-from app.telemetry.logs import event
+from app.telemetry.logs import Lack, event
 
 _log = logging.getLogger("switchyard")
 
@@ -34,6 +35,9 @@ IDLE_S, IDLE_CHECKS_PER_S = 2.0, 20
 """The same for a replica without requests, and how many of these are checked in a second at most."""
 
 CHECK_EVERY_S = 0.1
+
+MOST_GONE = 1000
+"""Replicas that are not listed any more, the last ones."""
 
 LEAST_ROOM = 2
 """A replica has room for so many requests of the present mean size, however few there are elsewhere."""
@@ -67,7 +71,8 @@ class Placement:
     `key`: of its conversation, if it has one. `bound`: how far above the mean the replica's work may lie for it, in
     square roots of the mean. `prompt`: the tokens to compute; `uncached`: those at the key's replica, which has the
     conversation's beginning. `most`: the limit of the answer's tokens, None without one. `waits`: for a replica, if
-    there is none. `avoided`: names of replicas that have failed it. `chosen`: the name of its last replica.
+    there is none; `lacks` is told of that wait. `avoided`: names of replicas that have failed it. `chosen`: the name of
+    its last replica.
     """
 
     key: int | None = None
@@ -76,6 +81,7 @@ class Placement:
     uncached: int = 1
     most: int | None = 0
     waits: bool = True
+    lacks: Callable[[Lack], None] = lambda lack: None
     avoided: Collection[str] = ()
     chosen: str = ""
 
@@ -151,6 +157,11 @@ class Balancer:
         """Whether anybody has told which replicas there are."""
         self._watch, self._random = watch, random or Random()
         self._applications: dict[str, _Application] = {}
+        self._lacks: defaultdict[str, list[Lack]] = defaultdict(list)
+        self.gone: OrderedDict[str, None] = OrderedDict()
+        """The ids of replicas that were listed, and are not any more."""
+        self.changed: Callable[[], None] = lambda: None
+        """Is called when replicas begin to serve, or do not any more."""
 
     def visit(self, application: str, placement: Placement) -> Visit | None:
         """Sends a request to a replica; None if none is to be had."""
@@ -191,6 +202,53 @@ class Balancer:
             kept = {replica.address: replica for replica in known.replicas}
             replicas = [kept.get(address) or self._new(address) for address in addresses]
             self._applications[application] = _Application(replicas, known.answer)
+        ids_before, ids = _ids(before), _ids(self._applications)
+        self.gone.update(dict.fromkeys(ids_before - ids))
+        for id in ids:
+            self.gone.pop(id, None)
+        while len(self.gone) > MOST_GONE:
+            self.gone.popitem(last=False)
+        if ids != ids_before:
+            self._changed()
+
+    def _changed(self) -> None:
+        """Ends the waits for replicas of applications that have one now."""
+        for application, lacks in self._lacks.items():
+            if lacks and self._serves(application):
+                for lack in lacks:
+                    lack.until = lack.until or time.perf_counter()
+        self.changed()
+
+    def _serves(self, application: str) -> bool:
+        known = self._applications.get(application)
+        return known is not None and any(not replica.pause_s for replica in known.replicas)
+
+    def listed(self) -> Mapping[str, Collection[str]]:
+        """The ids of each application's replicas: those that the control plane has called ready."""
+        return {name: [replica.id for replica in known.replicas] for name, known in self._applications.items()}
+
+    @contextmanager
+    def lacking(self, application: str, placement: Placement) -> Iterator[None]:
+        """Notes that a request waits for a replica while the block runs, if none serves."""
+        if not self.is_known or self._serves(application):
+            yield
+            return
+        lack, lacks = Lack(time.perf_counter()), self._lacks[application]
+        lacks.append(lack)
+        placement.lacks(lack)
+        if len(lacks) == 1:
+            self.changed()
+        try:
+            yield
+        finally:
+            lacks.remove(lack)
+            lack.until = lack.until or time.perf_counter()
+
+    def waits(self) -> Mapping[str, Sequence[float]]:
+        """For how many seconds requests have waited for a replica of each application, of which none serves."""
+        now = time.perf_counter()
+        waits = {name: [now - one.since for one in lacks if one.until is None] for name, lacks in self._lacks.items()}
+        return {name: seconds for name, seconds in waits.items() if seconds}
 
     def due(self) -> Iterator[Replica]:
         """The replicas to be checked now."""
@@ -220,7 +278,10 @@ class Balancer:
         finally:
             replica.is_checked = False
         if not is_healthy and replica.pause_s:
+            is_new = replica.pause_s <= FIRST_PAUSE_S
             self._pause(replica, min(2 * replica.pause_s, LONGEST_PAUSE_S))
+            if is_new:  # it is silent from now on
+                self._changed()
         elif not is_healthy:
             self.failed(replica)
         else:
@@ -230,6 +291,7 @@ class Balancer:
                 _log.warning(
                     "A replica passes its check again", extra=event("replica_resumed", replica=replica.address.name)
                 )
+                self._changed()
 
     @asynccontextmanager
     async def running(self, check: Check) -> AsyncIterator[None]:
@@ -280,6 +342,10 @@ class Balancer:
         assert placement.key is not None
         order = sorted(usable, key=_rank(placement.key), reverse=True)
         return next((replica for replica in order if replica.tokens <= room), None)
+
+
+def _ids(applications: Mapping[str, _Application]) -> set[str]:
+    return {replica.id for application in applications.values() for replica in application.replicas}
 
 
 def _rank(key: int) -> Callable[[Replica], int]:

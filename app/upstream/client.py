@@ -487,6 +487,8 @@ class Upstream:
                         raise failure from None
             if isinstance(failure, Disconnected) or (self._balancer.is_known and not placement.waits):
                 raise failure
+            with self._balancer.lacking(target.app, placement):
+                return await self._through_ingress(target, path, connect_s, send)
         return await self._through_ingress(target, path, connect_s, send)
 
     async def _through_ingress(self, target: Target, path: str, connect_s: float, send: _Send) -> Response:

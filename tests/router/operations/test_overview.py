@@ -14,7 +14,7 @@ from app.access.keys import append, create
 from app.control_plane import Replicas
 from app.errors import Unavailable
 from app.server.application import Router
-from app.upstream.balancer import Address
+from app.upstream.balancer import Address, Placement
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import refuse
@@ -178,6 +178,29 @@ def test_an_idle_engine_that_fails_its_checks_is_down_although_serve_lists_it(gu
         asyncio.run(balancer.check(idle, ill))
     wait_until(lambda: deployments(overview(guarded.url, guarded.keys["boss"]))["blue"]["dead"] == 1)
     assert state.is_down("blue")
+
+
+def test_what_the_router_is_told_of_replicas_holds_before_the_control_plane_lists_it(guarded: ManagedRig) -> None:
+    """Of a start from zero, too: no answer comes from an endpoint that is called down."""
+    guarded.control.running = Replicas({"blue": {}, "green": {}}, {"RUNNING": 1}, {"blue", "green"})
+    balancer, key = guarded.router.state.balancer, guarded.keys["boss"]
+    balancer.update({"blue": [], "green": []})
+
+    def said() -> tuple[str, dict[str, int]]:
+        shown = overview(guarded.url, key)
+        (chat,) = [one for one in shown["endpoints"] if one["endpoint"] == "chat"]
+        return chat["findings"][0]["text"], deployments(shown)["blue"]["replicas"]
+
+    wait_until(lambda: said() == ("chat is scaled to zero: its next request starts a replica.", {}), said)
+    with balancer.lacking("blue", Placement()):
+        wait_until(lambda: "is scaled to zero: 1 request has waited " in said()[0], said)
+        guarded.control.running = guarded.control.running._replace(
+            applications={"blue": {"STARTING": 1}, "green": {}}, asleep={"green"}
+        )
+        balancer.changed()
+        wait_until(lambda: "starts from zero (1 starting): 1 request has waited" in said()[0], said)
+        balancer.update({"blue": [Address("SERVE_REPLICA::blue#Engine#x", "http://127.0.0.1:1", "/blue")], "green": []})
+        wait_until(lambda: said() == ("No request has ended in the last minute.", {"RUNNING": 1}), said)
 
 
 def test_without_an_answer_of_the_control_plane_replicas_are_unknown(guarded: ManagedRig) -> None:

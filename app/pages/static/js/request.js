@@ -120,7 +120,7 @@ export function slowness({ stream, first_byte_s, duration_s }) {
   return (first_byte_s ?? duration_s) > FIRST_BYTE_S ? `no first byte within ${FIRST_BYTE_S}\u00a0s` : null;
 }
 
-const PAUSE = 4; // the colour of a pause, after those of the four parts
+const PAUSE = 4; // the colour of a wait for a replica, after those of the four parts
 
 /** @typedef {{name: string, from: number, to: number, index: number}} Phase */
 
@@ -169,7 +169,7 @@ const isLost = ({ failed_attempts }) => {
  * @returns {Phase[]}
  */
 export function phases(request) {
-  const { admitted_s, sent_s, first_byte_s, duration_s: end, attempts, deployment, running, pauses } = request;
+  const { admitted_s, sent_s, first_byte_s, duration_s: end, attempts, deployment, running, pauses, lacked } = request;
   const failed = failures(request);
   const most = attempts > 1 ? (/** @type {number} */ number) => `Attempt ${number}, ` : () => "";
   /** @type {{name: string, to: number | null, index: number}[]} */
@@ -196,7 +196,16 @@ export function phases(request) {
           ? "no answer so far"
           : "no answer";
     const name = `${most(attempts)}${place(deployment || "Deployment", beginner(request))}: ${until}`;
-    marks.push(ready(sent_s), { name, to: first_byte_s, index: 2 });
+    marks.push(ready(sent_s));
+    if (sent_s !== null && lacked && lacked[0] >= sent_s && lacked[0] < (first_byte_s ?? end)) {
+      const still = first_byte_s === null && lacked[1] >= end;
+      marks.push({
+        name: `No replica ran: waited for one of ${deployment} to start`,
+        to: still ? null : lacked[1],
+        index: PAUSE,
+      });
+    }
+    marks.push({ name, to: first_byte_s, index: 2 });
   }
   const answer = isOpen && !isCut ? `Answer${ownLimit(request)}` : "Answered with the error";
   marks.push({ name: answer, to: end, index: 3 });

@@ -20,7 +20,7 @@ from app.activity.request_log import KEPT, MOST_CALLERS, MOST_RUNNING, RequestLo
 from app.engine.output import Usage
 from app.experiments.activity import ActivityKeeper
 from app.experiments.storage.store import LocalStore
-from app.telemetry.logs import Record, Sent
+from app.telemetry.logs import Lack, Record, Sent
 from app.telemetry.recent import BucketCounts, Counts
 from tests.support.waiting import wait_until_async
 
@@ -384,6 +384,39 @@ async def test_a_router_says_when_no_replica_ran_to_the_second() -> None:
         (30, [("blue", (0.0, 0.0)), ("green", (0.0, PERIOD_S))]),
         (40, [("green", (0.0, PERIOD_S))]),
     ]
+
+
+def test_an_outage_has_the_moment_of_the_change_and_not_of_the_look() -> None:
+    clock, runs = Clock(), dict[tuple[str, str], bool]()
+    known: dict[str, Mapping[tuple[str, str], bool] | None] = {"": runs}
+    reporter = ActivityReporter(RequestLog(), None, dict, has_replica=lambda: known[""], clock=clock)
+    runs["chat", "blue"] = True
+    reporter.look()
+    for changed_s, looked_s, is_up in ((1.0, 3.0, False), (7.0, 8.0, True)):
+        for seconds in (changed_s, changed_s + 0.5):
+            clock.now = NOW + seconds
+            reporter.changed()
+        known[""], clock.now = None, NOW + changed_s + 0.7
+        reporter.look()  # nobody knows yet
+        known[""], runs["chat", "blue"], clock.now = runs, is_up, NOW + looked_s
+        reporter.look()
+    clock.now = NOW + PERIOD_S
+    reporter.sampled({})
+    (blue,) = reporter.board.history("15m", clock.now + PERIOD_S, None)["series"]
+    assert blue["outages"] == [{"from": NOW + 1, "to": NOW + 7}]
+
+
+def test_the_wait_for_a_replica_is_told_from_the_arrival_on() -> None:
+    log = RequestLog()
+    record = Record("openai", "chat", "r", endpoint="chat", deployment="blue")
+    log.begin(record, Sent, {}, caller_id="", trace_id=0)
+    assert log.running()[0].lacked is None
+    record.lacks(lack := Lack(record.started + 1.5))
+    (waits,) = log.running()
+    assert waits.lacked is not None
+    assert list(waits.lacked) == pytest.approx([1.5, waits.duration_s])
+    lack.until = record.started + 9.5
+    assert list(log.running()[0].lacked or ()) == pytest.approx([1.5, 9.5])
 
 
 def test_an_outage_goes_on_while_nobody_knows() -> None:

@@ -253,6 +253,24 @@ BEFORE = [
     ["blue: until the first byte", 0.002, 0.5],
 ]
 LOST = "Its engine was lost: waited for another"
+START = "No replica ran: waited for one of blue to start"
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ({"lacked": [0.003, 0.4]}, [START, "blue: until the first byte", "Answer"]),
+        ({"lacked": [0.003, 0.4], "first_byte_s": None, "running": True}, [START, "blue: no answer so far"]),
+        ({"lacked": [0.003, 101.0], "first_byte_s": None, "running": True}, [START]),
+        ({"lacked": [0.0, 0.001]}, ["blue: until the first byte", "Answer"]),  # of an attempt before
+        ({"lacked": None}, ["blue: until the first byte", "Answer"]),
+    ],
+)
+def test_the_wait_for_a_replica_to_start_is_a_part_of_its_own(given: dict[str, Any], parts: list[str]) -> None:
+    shown = call("phases", {**REQUEST, **given})
+    assert [name for name, *_ in shown] == [name for name, *_ in BEFORE[:2]] + parts
+    if parts[0] == START and len(parts) > 1:
+        assert shown[2] == [START, 0.002, 0.4]
 
 
 @pytest.mark.parametrize(
@@ -561,14 +579,38 @@ def test_outages_are_told_with_both_ends_and_their_length() -> None:
     day, next_day = "1 Jan 1970, 00:01:40\u201300:03:10", "2 Jan 1970, 00:00:00\u201300:10:20"
     assert call_all([("outageWords", (lack, 90_070, named)) for named in (5, 1)]) == [
         f"no replica of green ran {day} (90{SPACE}s), {next_day} (10{SPACE}min) and"
-        f" since 2 Jan 1970, 01:00:00 (70{SPACE}s so far)",
+        f" since 2 Jan 1970, 01:00:00 (70{SPACE}s so far), or some seconds more",
         f"no replica of green ran 3 times, 13{SPACE}min in all, the last time"
-        f" since 2 Jan 1970, 01:00:00 (70{SPACE}s so far)",
+        f" since 2 Jan 1970, 01:00:00 (70{SPACE}s so far), or some seconds more",
+    ]
+    over = {"deployment": "green", "outages": [{"from": 90_000, "to": None, "isOver": True}]}
+    assert call_all([("outageWords", (over, 90_070, 5))]) == [
+        "no replica of green ran from 2 Jan 1970, 01:00:00 until a moment ago, or some seconds more"
     ]
     routers = {"deployment": None, "outages": lack["outages"][:1]}
     assert call_all([("outageWords", (routers, 90_070, 5))]) == [
         f"no router answered {day} (90{SPACE}s), or some seconds less; requests of that time are counted nowhere"
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "is_over"),
+    [
+        ({"replicas": {"RUNNING": 1}}, True),
+        ({"replicas": {"RUNNING": 1}, "dead": 1}, False),
+        ({"replicas": {"RUNNING": 1}, "breaker": "open"}, False),
+        ({"replicas": {"STARTING": 1}}, False),
+        ({"replicas": None}, False),
+    ],
+)
+def test_an_outage_is_over_once_the_same_page_says_that_a_replica_runs(state: dict[str, Any], is_over: bool) -> None:
+    spans = [{"from": 1, "to": 2}, {"from": 3, "to": None}]
+    history = {"no_router": spans, "series": [{"endpoint": "chat", "deployment": "blue", "outages": spans}]}
+    blue = {"deployment": "blue", "role": "traffic", "breaker": "closed", **state}
+    routers, own = call("lacksOf", history, {"endpoint": "chat", "deployments": [blue]})
+    ended = {"from": 3, "to": None, "isOver": True}
+    assert routers["outages"][1] == ended, "this router answers"
+    assert own["outages"] == [spans[0], ended if is_over else spans[1]]
 
 
 def test_two_moments_have_their_day_once() -> None:

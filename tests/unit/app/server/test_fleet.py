@@ -78,6 +78,9 @@ async def test_the_control_plane_is_called_once_in_some_seconds(known: FleetRig)
     for _ in range(3):
         assert (await known.fleet.now()).replicas == [ONE]
     assert known.source.calls == ["fleet"]
+    known.fleet.outdated()
+    assert (await known.fleet.now()).replicas == [ONE]
+    assert known.source.calls == ["fleet", "fleet"], "there was a change"
     known.now += EVERY_S
     known.source.listed = Fleet()
     assert (await known.fleet.now()).replicas == ()

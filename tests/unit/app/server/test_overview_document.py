@@ -179,6 +179,33 @@ def test_what_is_scaled_to_zero_is_not_down() -> None:
     assert findings[0]["text"] == "chat is scaled to zero: its next request starts a replica."
 
 
+@pytest.mark.parametrize(
+    ("states", "asleep", "waits", "text"),
+    [
+        ({}, True, [9.6], "is scaled to zero: 1 request has waited 10 s for a replica to start."),
+        ({"STARTING": 1}, False, [], "starts from zero (1 starting)."),
+        (
+            {"STARTING": 1},
+            False,
+            [9.6, 2.0, 1.0],
+            "starts from zero (1 starting): 3 requests wait for a replica to start, the longest 10 s so far.",
+        ),
+    ],
+)
+def test_a_start_from_zero_is_told_with_those_who_wait_for_it_and_is_no_fault(
+    states: dict[str, int], asleep: bool, waits: list[float], text: str
+) -> None:
+    both = {"blue", "green"}
+    given = Replicas({"blue": states, "green": {}}, {}, {"green", *({"blue"} if asleep else ())}, waking=both)
+    endpoint = world(replicas=given, lacking={"blue": waits} if waits else {})
+    assert endpoint["findings"][0] == {"severity": "wait", "text": f"chat {text}"}
+
+
+def test_what_does_not_start_any_more_is_down_also_after_a_sleep() -> None:
+    (first, *_) = world(replicas=Replicas({"blue": {}, "green": {}}, {}, waking={"blue", "green"}))["findings"]
+    assert first == {"severity": BAD, "text": "chat is down: no replica runs."}
+
+
 def test_each_cause_of_an_outage_is_named() -> None:
     document = world(stops={"chat": ["blue"]}, open_breakers=["green"])
     breaker = "its circuit breaker is open until a check passes"

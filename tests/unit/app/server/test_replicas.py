@@ -8,7 +8,7 @@ import pytest
 
 from app.access.caller import ConfigViews
 from app.config.schema import parse
-from app.control_plane import RUNNING_EVERY_S, Replicas, RunningReplicas
+from app.control_plane import LEAST_EVERY_S, RUNNING_EVERY_S, Replicas, RunningReplicas
 from app.errors import Unavailable
 from app.routing.admission import UnmetDemand
 from app.server.replicas import CACHE_S, Readiness, UnservedDemand, document, has_replica
@@ -64,6 +64,78 @@ def test_what_is_asked_about_an_application_s_replicas() -> None:
     assert [replicas.keeps(name) for name in asked] == [True, True, False, False, False]
     assert [replicas.is_vacant(name) for name in asked[:-1]] == [False, True, False, False]
     assert not Replicas({"blue": {"STARTING": 1, "STOPPING": 1}}, {}).is_vacant("blue"), "it may work on its last ones"
+
+
+def test_what_was_told_since_corrects_what_the_control_plane_has_listed() -> None:
+    listed = Replicas(
+        {"blue": {"RUNNING": 1}, "green": {"STARTING": 2}, "red": {}, "other": {"RUNNING": 2}},
+        {"RUNNING": 1},
+        {"red"},
+        {"blue": ["b1"], "other": ["o1", "o2"]},
+        {"green"},
+    )
+    assert listed.as_told({}, ()) == listed
+    assert listed.as_told({"blue": ["b1"], "green": [], "red": []}, ["x"]) == listed
+    told = listed.as_told({"blue": [], "green": ["g1"], "red": ["r1"], "other": ["o2"], "new": ["n1"]}, ["b1"])
+    assert told.applications == {
+        "blue": {},
+        "green": {"RUNNING": 1, "STARTING": 1},
+        "red": {"RUNNING": 1},
+        "other": {"RUNNING": 2},  # o1 was never listed: it may be of another kind
+        "new": {"RUNNING": 1},
+    }
+    assert [told.running(name) for name in ("blue", "green", "red", "other")] == [0, 1, 1, 2]
+    assert (told.asleep, told.waking) == (set(), set()), "what answers is neither"
+    assert told.serving("green", {"g1"}) == 0
+
+
+async def test_an_application_wakes_from_its_sleep_until_a_replica_runs() -> None:
+    given, seen = Fixture({}), []
+    states: list[tuple[dict[str, int], bool]] = [
+        ({"STARTING": 1}, False),
+        ({}, True),
+        ({"STARTING": 1}, False),
+        ({}, False),
+        ({"STARTING": 1}, False),
+        ({"RUNNING": 1}, False),
+        ({"STARTING": 1}, False),
+    ]
+    for counts, is_asleep in states:
+        given.plane.running = Replicas({"blue": counts}, {}, {"blue"} if is_asleep else frozenset())
+        given.now += RUNNING_EVERY_S
+        replicas = await given.running.now()
+        assert replicas is not None
+        seen.append("blue" in replicas.waking)
+    assert seen == [False, False, True, True, True, False, False]
+
+
+async def test_a_change_makes_an_answer_outdated_at_once() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}})
+    await given.running.now()
+    given.plane.running = Replicas({"blue": {}}, {})
+    given.running.outdated()
+
+    async def asked(later_s: float) -> tuple[int | None, bool]:
+        given.now += later_s
+        replicas = await given.running.now()
+        return replicas.running("blue") if replicas is not None else None, given.running.is_outdated
+
+    assert await asked(LEAST_EVERY_S / 2) == (1, True), "it was asked just now"
+    given.plane.failure = Unavailable("The Serve controller is not available")
+    assert await asked(LEAST_EVERY_S / 2) == (None, True)
+    given.plane.failure = None
+    assert await asked(LEAST_EVERY_S) == (0, False)
+    alone = RunningReplicas(None)
+    alone.outdated()
+    assert not alone.is_outdated
+
+
+async def test_a_change_is_seen_before_the_next_usual_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.control_plane.LEAST_EVERY_S", 0.001)
+    running, seen = RunningReplicas(MemoryControl(RAW, lambda config: None)), asyncio.Event()
+    async with running.watched(lambda replicas: seen.set()):
+        running.outdated()
+        await asyncio.wait_for(seen.wait(), RUNNING_EVERY_S / 2)
 
 
 async def test_the_age_of_the_last_answer_is_known_while_there_is_no_other() -> None:
@@ -210,6 +282,8 @@ async def test_before_the_first_configuration_there_is_no_demand() -> None:
 def test_a_deployment_lacks_a_replica_unless_it_is_scaled_to_zero() -> None:
     starting = Replicas({"blue": {"STARTING": 1}, "green": {}}, {}, frozenset({"green"}))
     assert has_replica(starting, CONFIG) == {("chat", "blue"): False}
+    wanted = has_replica(starting, CONFIG, wanted={"green"})
+    assert wanted == {("chat", "blue"): False, ("chat", "green"): False}, "a request waits for it"
     running = Replicas({"blue": {"RUNNING": 1}}, {})
     assert has_replica(running, CONFIG)["chat", "blue"] is True
     running = running._replace(ids={"blue": ["replica"]})

@@ -7,12 +7,14 @@ from random import Random
 
 import pytest
 
+from app.telemetry.logs import Lack
 from app.upstream.balancer import (
     CHECK_EVERY_S,
     FIRST_PAUSE_S,
     IDLE_CHECKS_PER_S,
     IDLE_S,
     LONGEST_PAUSE_S,
+    MOST_GONE,
     SILENCE_S,
     Address,
     Balancer,
@@ -296,3 +298,47 @@ def test_of_an_application_without_replicas_there_is_no_choice() -> None:
     none = balancer(())
     assert none.visit("blue", Placement()) is None
     assert (Balancer().is_known, none.is_known) == (False, True)
+
+
+def test_a_request_waits_for_a_replica_until_one_is_listed() -> None:
+    made, told, lacks = balancer(()), list[str](), list[Lack]()
+    made.changed = lambda: told.append("changed")
+    placement = Placement(lacks=lacks.append)
+    with made.lacking("blue", placement), made.lacking("blue", placement):
+        assert [len(waits) for waits in made.waits().values()] == [2]
+        assert told == ["changed"]
+        made.update({"blue": [address("b")]})
+        assert made.waits() == {}
+        assert all(lack.until is not None for lack in lacks)
+    with made.lacking("blue", placement):
+        assert len(lacks) == 2, "there is one"
+    with Balancer().lacking("blue", placement):
+        assert len(lacks) == 2, "nobody knows"
+
+
+async def test_it_tells_when_replicas_begin_to_serve_and_when_they_do_not_any_more() -> None:
+    clock = Clock()
+    made, told = balancer(("a", "b"), clock), list[str]()
+    made.changed = lambda: told.append("changed")
+    clock.now += SILENCE_S
+    replicas = list(made.due())
+    made.failed(replicas[0])
+    assert told == [], "it may be there"
+    await made.check(replicas[0], ill)
+    await made.check(replicas[0], ill)
+    assert (len(told), made.silent()) == (1, {replicas[0].id})
+    await made.check(replicas[0], healthy)
+    assert (len(told), made.silent()) == (2, set())
+    made.update({"blue": [address("b")]})
+    assert (len(told), list(made.gone)) == (3, [replicas[0].id])
+    made.update({"blue": [address("b")]})
+    assert len(told) == 3
+    made.update({"blue": [address("a"), address("b")]})
+    assert (len(told), list(made.gone), made.listed()) == (4, [], {"blue": [one.id for one in replicas]})
+
+
+def test_the_replicas_that_are_gone_are_bounded() -> None:
+    made = balancer(())
+    for number in range(MOST_GONE + 50):
+        made.update({"blue": [Address(f"blue#{number}", "http://x", "")]})
+    assert list(made.gone)[:: MOST_GONE - 1] == ["49", str(MOST_GONE + 48)]

@@ -9,6 +9,7 @@ import pytest
 from app.config.schema import Timeouts
 from app.errors import Incomplete, Unanswered, Unreachable, UpstreamError
 from app.internal_api import INTERNAL_KEY_HEADER
+from app.telemetry.logs import Lack
 from app.upstream.balancer import Address, Balancer, Placement
 from app.upstream.client import Upstream
 from app.upstream.target import Target
@@ -122,6 +123,23 @@ async def test_otherwise_the_ingress_has_it_wait_unless_a_replica_may_have_died_
         balancer.update({"blue": []})
         assert await call() == b"{}"
         assert servers.calls == ["0", "ingress"]
+
+
+async def test_a_request_without_a_replica_waits_for_one_from_its_way_to_the_ingress_on() -> None:
+    lacks: list[Lack] = []
+    async with AsyncExitStack() as stack:
+        servers, balancer = Servers(stack), Balancer()
+        target = Target("blue", await servers.start("ingress", ANSWER), "m", {INTERNAL_KEY_HEADER: "key"}, app="blue")
+        upstream = await stack.enter_async_context(Upstream(balancer))
+        addresses = [Address("1", await servers.start("1", ANSWER), "")]
+        for count in range(2):
+            balancer.update({"blue": addresses[:count]})
+            placement = Placement(lacks=lacks.append)
+            await upstream.unary(target, "/x", {}, request_id="1", timeouts=Timeouts(), placement=placement)
+    assert servers.calls == ["ingress", "1"]
+    (lack,) = lacks
+    assert lack.until is not None
+    assert lack.since < lack.until
 
 
 async def test_a_check_is_serves_own_of_the_replica() -> None:
