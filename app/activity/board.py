@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from app.activity.outages import KEPT_S, MOST_SPANS, Outages, Served, Span, ends, overlap_s, without
+from app.activity.outages import KEPT_S, MOST_SPANS, Outages, Served, Span, ends, overlap_s, with_present, without
 from app.activity.report import (
     PERIOD_S,
     ActivityReport,
@@ -334,11 +334,25 @@ class Board:
                 {
                     "endpoint": arm[0],
                     "deployment": arm[1],
-                    **self._series_of(line, points, self._outages.within(arm, first, until)),
+                    **self._series_of(line, points, *self._outages_of(arm, first, until, now)),
                 }
                 for arm, line in sorted(cells.items())
             ],
         }
+
+    def _outages_of(self, arm: Arm, first: float, until: float, now: float) -> tuple[Sequence[Span], float]:
+        """The outages that have a part in this time, and the time at which those that have not ended by then go on."""
+        said = [
+            (begin, end)
+            for router in self._routers.values()
+            if router.heard_at > now - SILENT_S
+            for *of, begin, end in router.outages or ()
+            if tuple(of) == arm
+        ]
+        is_known = any(r.outages is not None and r.heard_at > now - SILENT_S for r in self._routers.values())
+        known = with_present(self._outages.within(arm, first, math.inf), said)
+        spans = [span for span in known if span[0] < until and span[1] > first]
+        return spans, math.inf if is_known else until
 
     def _since(self, counted: Iterable[float]) -> float | None:
         """When the first router began, as far as that is known: not after anything was counted."""
@@ -356,12 +370,11 @@ class Board:
             begin = end
 
     def _series_of(
-        self, line: Sequence[Cell | None], points: Sequence[Span], outages: Sequence[Span]
+        self, line: Sequence[Cell | None], points: Sequence[Span], outages: Sequence[Span], open_at: float
     ) -> dict[str, Any]:
-        """The values of each point, and the outages, of which one until the end of the last point goes on."""
+        """The values of each point, and the outages, of which one that has not ended by `open_at` goes on."""
         rates = [cell if cell is not None else Cell() for cell in line]
         timed = [(cell, end - at) for cell, (at, end) in zip(rates, points, strict=True)]
-        until = points[-1][1]
         return {
             "requests_per_s": [round(cell.requests / seconds, 6) for cell, seconds in timed],
             "errors": [cell.errors for cell in rates],
@@ -372,7 +385,7 @@ class Board:
             "first_token_p50_s": [self._quantile(cell, 0.5) for cell in rates],
             "first_token_p95_s": [self._quantile(cell, 0.95) for cell in rates],
             "down_s": [overlap_s(outages, at, end) for at, end in points],
-            "outages": ends(outages, until),
+            "outages": ends(outages, open_at),
         }
 
     def _quantile(self, cell: Cell, share: float) -> float | None:

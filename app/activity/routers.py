@@ -44,12 +44,15 @@ class Router:
     last: ActivityReport | None = None
     """Its last report, as far as that counts if no other one comes."""
     assumed: Assumed | None = None
+    outages: list[tuple[str, str, float, float]] | None = None
+    """What it says of the present outages."""
 
     def heard(self, report: ActivityReport, now: float) -> None:
         """Notes a report. One from a file was heard before, and the router may be there still."""
         counts = report.so_far is not None or report.running
         self.last = replace(report, requests=[], periods=[]) if counts else None
         self.heard_at = report.heard_at if report.heard_at is not None else now
+        self.outages = report.outages
         self.waits_until = now if report.is_last else now + SILENT_S
         self.next_at = now if report.heard_at is not None else now + NEXT_REPORT_S
 

@@ -25,7 +25,7 @@ const { attemptWords, besides, phases, remarks, resultWords, slowness, tokens } 
 const { planChanges } = await load("traffic/plans.js");
 const { pointAt } = await load("parts.js");
 const { copyWords } = await load("traffic/mirror.js");
-const { amount, lackWords, outageWords } = await load("traffic/over_time.js");
+const { amount, lackWords, lacksOf, outageWords } = await load("traffic/over_time.js");
 
 const ANSWER = [
   "text",
@@ -66,6 +66,7 @@ const FUNCTIONS = {
   norm,
   percent,
   phases: (request) => phases(request).map((/** @type {any} */ part) => [part.name, part.from, part.to]),
+  lacksOf,
   outageWords,
   planChanges,
   planWords,

@@ -583,6 +583,31 @@ def test_of_several_routers_the_first_to_notice_is_right(order: list[str]) -> No
     assert series["outages"] == [{"from": at + 2, "to": at + 18}]
 
 
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        (None, [(5.0, None)]),  # an earlier version: it lasts to the end of what is known
+        ([("a", 5.0, math.inf)], [(5.0, None)]),
+        ([("a", 5.0, 23.5)], [(5.0, 23.5)]),
+        ([("a", 5.0, 23.5), ("b", 6.0, 22.0)], [(5.0, 22.0)]),
+        ([("a", 5.0, 23.5), ("a", 26.0, math.inf)], [(5.0, 23.5)]),  # that begins after the last point
+        ([], [(5.0, 20.0)]),
+    ],
+)
+def test_an_outage_ends_as_soon_as_a_router_says_so(
+    said: list[tuple[str, float, float]] | None, known: list[tuple[float, float | None]]
+) -> None:
+    board = Board()
+    board.take(report([], outage(NOW, (5.0, PERIOD_S), requests=1), outage(NOW + PERIOD_S, (0.0, PERIOD_S))), NOW + 20)
+    for router in "ab":
+        spans = None if said is None else [("chat", "blue", NOW + a, NOW + b) for by, a, b in said if by == router]
+        one = decode(encode(ActivityReport(router, 0, [], [], outages=spans)))
+        board.take(one, NOW + 26)
+    (series,) = board.history("15m", NOW + 26, None)["series"]
+    assert series["outages"] == [{"from": NOW + a, "to": b and NOW + b} for a, b in known]
+    assert sum(series["down_s"]) == 15
+
+
 def test_a_file_of_an_earlier_version_says_nothing_of_replicas() -> None:
     board, at = Board(), NOW - 1200
     board.take(report((), outage(at, None, requests=1)), NOW)

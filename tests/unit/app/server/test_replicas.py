@@ -72,7 +72,7 @@ def test_what_was_told_since_corrects_what_the_control_plane_has_listed() -> Non
         {"RUNNING": 1},
         {"red"},
         {"blue": ["b1"], "other": ["o1", "o2"]},
-        {"green"},
+        waking={"green"},
     )
     assert listed.as_told({}, ()) == listed
     assert listed.as_told({"blue": ["b1"], "green": [], "red": []}, ["x"]) == listed

@@ -7,6 +7,7 @@ import { bars, line, oneStop, withAxes } from "../sparkline.js";
 
 /** @typedef {{deployment: string | null, outages: readonly Outage[]}} Lack When it had no replica; null: no router. */
 
+const MINUTES_S = 600; // the length of outages that are told in seconds is below it
 const NAMED = 5; // outages of a deployment that are told one by one, the last ones
 
 const GENERATING = new Set(["chat", "completions", "responses"]); // the tasks whose answers are made token by token
@@ -57,12 +58,28 @@ export const isRange = (value) => RANGES.some(([range]) => range === value);
 export function lacksOf(history, { endpoint, deployments }) {
   const lacks = deployments
     .filter(({ role }) => role === "traffic" || role === "fallback")
-    .map(({ deployment }) => {
-      const own = history?.series.find((one) => one.endpoint === endpoint && one.deployment === deployment);
-      return { deployment, outages: own?.outages ?? [] };
+    .map((one) => {
+      const { deployment } = one;
+      const own = history?.series.find((series) => series.endpoint === endpoint && series.deployment === deployment);
+      const outages = own?.outages ?? [];
+      return { deployment, outages: runs(one) ? outages.map(over) : outages };
     });
-  return [{ deployment: null, outages: history?.no_router ?? [] }, ...lacks];
+  return [{ deployment: null, outages: (history?.no_router ?? []).map(over) }, ...lacks];
 }
+
+/**
+ * Whether a replica runs, which the overview knows before the history.
+ *
+ * @param {Deployment} deployment
+ */
+const runs = ({ replicas, breaker, dead = 0 }) => breaker !== "open" && (replicas?.RUNNING ?? 0) > dead;
+
+/**
+ * An outage that is over, though the history has no end of it yet.
+ *
+ * @param {Outage} outage
+ */
+const over = (outage) => (outage.to === null ? { ...outage, isOver: true } : outage);
 
 /**
  * @param {RequestHistory | null} history
@@ -220,7 +237,7 @@ function lostWords(lost) {
 }
 
 /** @param {number} total Seconds. */
-const length = (total) => (total < 600 ? `${Math.round(total)}\u00a0s` : duration(total));
+const length = (total) => (total < MINUTES_S ? `${Math.round(total)}\u00a0s` : duration(total));
 
 /**
  * When a deployment had no replica, or no router answered: the last outages, and how many there were.
@@ -231,17 +248,21 @@ const length = (total) => (total < 600 ? `${Math.round(total)}\u00a0s` : duratio
  */
 export function outageWords({ deployment, outages }, until, named) {
   const all = outages.reduce((sum, { from, to }) => sum + (to ?? until) - from, 0);
+  const isShort = outages.slice(-named).some(({ from, to }) => (to ?? until) - from < MINUTES_S); // seconds matter
   const often = outages.length > named ? `${outages.length} times, ${length(all)} in all, the last time ` : "";
   const last = outages
     .slice(-named)
-    .map(({ from, to }) =>
-      to === null
-        ? `since ${moment(from)} (${length(until - from)} so far)`
-        : `${between(from, to)} (${length(to - from)})`,
+    .map(({ from, to, isOver }) =>
+      to === null && isOver
+        ? `from ${moment(from)} until a moment ago`
+        : to === null
+          ? `since ${moment(from)} (${length(until - from)} so far)`
+          : `${between(from, to)} (${length(to - from)})`,
     );
+  const told = `${often}${list(last)}`;
   return deployment === null
-    ? `no router answered ${often}${list(last)}, or some seconds less; requests of that time are counted nowhere`
-    : `no replica of ${deployment} ran ${often}${list(last)}`;
+    ? `no router answered ${told}${isShort ? ", or some seconds less" : ""}; requests of that time are counted nowhere`
+    : `no replica of ${deployment} ran ${told}${isShort ? ", or some seconds more" : ""}`;
 }
 
 /**
