@@ -810,6 +810,8 @@ interface ExperimentReport extends Experiment {
   details: string[];
   requests: Record<string, number>;
   running?: Record<string, number>;
+  /** Those of them that may never end, as of a router that is gone; an older controller does not say it. */
+  unknown?: Record<string, number>;
   waiting?: number;
   forced: Record<string, number>;
   primary: Comparison[];

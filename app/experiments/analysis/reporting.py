@@ -201,8 +201,10 @@ def _counts(report: Report, units: str) -> str:
     first, *others = (report.control, *report.treatments)
     parts = [f"{words.count(report.units[first])} {units} on {first}"]
     parts += [f"{words.count(report.units[name])} on {name}" for name in others]
-    running, waiting = sum(report.running.values()), report.waiting
+    unknown, waiting = sum(report.unknown.values()), report.waiting
+    running = sum(report.running.values()) - unknown
     rest = [f"{words.count(running)} more {'has' if running == 1 else 'have'} not ended"] if running else []
+    rest += [f"of {words.count(unknown)} more the end is not known"] if unknown else []
     rest += [f"{words.count(waiting)} {'waits' if waiting == 1 else 'wait'} for an earlier one"] if waiting else []
     ended = sum(report.requests.values())
     counted = "of them counted" if units == "requests" else "request" if ended == 1 else "requests"
@@ -424,6 +426,7 @@ def reported(
         units=dict(zip(names, watched.sample_ratio.units, strict=True)),
         requests=dict(zip(names, collected.requests.tolist(), strict=True)),
         running=dict(zip(names, collected.running.sum(axis=1).tolist(), strict=True)),
+        unknown=dict(zip(names, collected.unknown.sum(axis=1).tolist(), strict=True)),
         waiting=collected.held.requests if collected.held is not None else 0,
         treated=watched.treated.total,
         step_units=watched.treated.step_units,

@@ -319,6 +319,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Analysed requests that have ended, and have no earlier one to wait for."""
     running: dict[str, int] = {}
     """Analysed requests that have started and not ended, as far as is known."""
+    unknown: dict[str, int] = {}
+    """Those of them that may never end: of a router that is gone, or from long ago."""
     waiting: int = 0
     """Analysed requests of all arms that have ended, and wait for an earlier one."""
     treated: Treated = Treated()

@@ -305,10 +305,14 @@ export function sampleRatio(report, arms, colourOf) {
  *
  * @param {ExperimentReport} report
  */
-function inProgress({ running, waiting }) {
-  const open = Object.values(running ?? {}).reduce((a, b) => a + b, 0);
+function inProgress({ running, unknown, waiting }) {
+  /** @param {Record<string, number> | undefined} counts */
+  const all = (counts) => Object.values(counts ?? {}).reduce((a, b) => a + b, 0);
+  const lost = all(unknown);
+  const open = all(running) - lost;
   const parts = [
     ...(open ? [`${whole(open)} more ${open === 1 ? "has" : "have"} not ended`] : []),
+    ...(lost ? [`of ${whole(lost)} more the end is not known`] : []),
     ...(waiting ? [`${whole(waiting)} ${waiting === 1 ? "waits" : "wait"} for an earlier one`] : []),
   ];
   return parts.length ? `; ${list(parts)}` : "";

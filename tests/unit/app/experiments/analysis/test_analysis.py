@@ -161,6 +161,7 @@ def test_a_router_that_is_gone_holds_up_nothing_and_one_that_comes_back_has_all_
     analysis.tick(START + 401)
     without = analysis.standing(START + 401)
     assert sum(without.requests.values()) == 999
+    assert "(of 1 more the end is not known)" in without.details[-1]
     assert "or the router is gone: intervals allow for any outcome" in without.warnings[-1]
     analysis.observe_load(2, None, [])
     analysis.add_rows(rows.take(~ended))

@@ -155,6 +155,9 @@ def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None
     running = msgspec.structs.replace(SHIP, running={SHIP.control: 7, "smollm2-green": 5})
     assert "31,870 requests (12 more have not ended), since" in reporting.details(running, 0.05, "users")[-1]
     held = msgspec.structs.replace(running, waiting=1)
+    lost = msgspec.structs.replace(running, unknown={SHIP.control: 4})
+    said = "31,870 requests (8 more have not ended, of 4 more the end is not known), since"
+    assert said in reporting.details(lost, 0.05, "users")[-1]
     said = "31,870 of them counted (12 more have not ended, 1 waits for an earlier one), since"
     assert said in reporting.details(held, 0.05, "requests")[-1]
 
