@@ -6,13 +6,14 @@ each of them was answered, failed, was refused, or its client left. So every sum
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Literal, NamedTuple, Self
 
 from app.config.experiments import is_active
 from app.config.schema import Config, Endpoint
 from app.control_plane import RUNNING, STARTING, Replicas
+from app.exchange.state import check_request
 from app.exposures.plans import plan_of
 from app.telemetry.periods import Arm, DrawnRequests
 from app.telemetry.recent import BucketCounts, Counts, RecentCounts
@@ -365,13 +366,14 @@ def _service(name: str, endpoint: Endpoint, config: Config, present: Present) ->
         if all(fault.startswith(_NO_REPLICA) for fault in same):
             states = _states(candidates, config, present)
             return [EndpointFact("bad", f"{name} is down: {_NO_REPLICA}{states}.")]
-        if same == {_BREAKER}:  # requests are tried all the same
+        if all(fault.startswith(_BREAKER) for fault in same):  # requests are tried all the same
             fail = f"{' and '.join(out)} {'fails' if len(out) == 1 else 'fail'}"
-            return [EndpointFact("bad", f"{fail}: the circuit breaker of every deployment of {name} is open.")]
+            is_open = f"the circuit breaker of every deployment of {name} {_until_served(out, config)}"
+            return [EndpointFact("bad", f"{fail}: {is_open}.")]
         return [EndpointFact("bad", f"{name} is down: {_by_arm(out)}.")]
     found = []
     for arm, fault in out.items():
-        effect = "gets no new requests" if fault == _BREAKER else "is out of service"
+        effect = "gets no new requests" if fault.startswith(_BREAKER) else "is out of service"
         found.append(EndpointFact("bad", f"{arm} {effect}: {fault}."))
     if candidates and all(_sleeps(arm, config, present.replicas) for arm in candidates):
         found.append(EndpointFact("wait", _start(name, candidates, config, present)))
@@ -406,7 +408,7 @@ def _silence(arms: Collection[str], config: Config, present: Present) -> Iterato
 
 
 _NO_REPLICA = "no replica runs"
-_BREAKER = "its circuit breaker is open until a check passes"
+_BREAKER = "its circuit breaker is open"
 
 
 def _fault(name: str, arm: str, config: Config, present: Present) -> str | None:
@@ -417,18 +419,24 @@ def _fault(name: str, arm: str, config: Config, present: Present) -> str | None:
     sleeps = _sleeps(arm, config, replicas)
     if replicas is not None and app is not None and not sleeps and not replicas.serving(app, present.dead):
         return f"{_NO_REPLICA}{_states([arm], config, present)}"
-    return _BREAKER if arm in present.open_breakers else None
+    return f"its circuit breaker {_until_served([arm], config)}" if arm in present.open_breakers else None
+
+
+def _until_served(arms: Iterable[str], config: Config) -> str:
+    """Until when these deployments' breakers are open."""
+    checks = dict.fromkeys(check_request(config, arm).path for arm in arms)
+    return f"is open until a request, or the router's check ({', '.join(checks)}), is served"
 
 
 def _states(arms: Sequence[str], config: Config, present: Present) -> str:
-    """The states of these deployments' replicas, in brackets: " (1 starting)"."""
+    """The states of these deployments' replicas, in brackets: " (1 starting, 3 failed to start)"."""
     apps, replicas = dict.fromkeys(_app(arm, config) for arm in arms), present.replicas
     counts = Counter[str]()
     for app in apps:
         if replicas is not None and app is not None:
             counts.update(replicas.applications.get(app, {}))
             dead = _dead(app, present)
-            counts.update({RUNNING: -dead, "dead": dead})
+            counts.update({RUNNING: -dead, "dead": dead, "failed to start": replicas.failed.get(app, 0)})
     words = [f"{count} {state.lower().replace('_', ' ')}" for state, count in counts.items() if count]
     return f" ({', '.join(words)})" if words else ""
 

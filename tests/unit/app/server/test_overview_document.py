@@ -148,6 +148,11 @@ def test_an_endpoint_without_replicas_is_down(applications: dict[str, dict[str, 
     assert world(replicas=Replicas(applications, {}))["findings"][0] == {"severity": BAD, "text": text}
 
 
+def test_starts_that_fail_are_told_of() -> None:
+    (first, *_) = world(replicas=Replicas({"blue": {}, "green": {}}, {}, failed={"blue": 3}))["findings"]
+    assert first["text"] == "chat is down: no replica runs (3 failed to start)."
+
+
 def test_a_replica_whose_engine_has_died_does_not_run_whoever_says_it() -> None:
     """The headline and the row of the deployment tell it at the same moment."""
     replicas = Replicas({"blue": {"RUNNING": 1}, "green": {"RUNNING": 2}}, {}, ids={"blue": ["b"], "green": ["1", "2"]})
@@ -208,11 +213,12 @@ def test_what_does_not_start_any_more_is_down_also_after_a_sleep() -> None:
 
 def test_each_cause_of_an_outage_is_named() -> None:
     document = world(stops={"chat": ["blue"]}, open_breakers=["green"])
-    breaker = "its circuit breaker is open until a check passes"
+    until = "is open until a request, or the router's check (/v1/completions), is served"
+    breaker = f"its circuit breaker {until}"
     assert document["findings"][0]["text"] == f"chat is down: blue: it is stopped; green: {breaker}."
     # The last breaker ejects nothing: requests are tried.
     (first, *_) = world(open_breakers=["blue", "green"])["findings"]
-    assert first["text"] == "blue and green fail: the circuit breaker of every deployment of chat is open."
+    assert first["text"] == f"blue and green fail: the circuit breaker of every deployment of chat {until}."
     (first, *_) = world(open_breakers=["green"])["findings"]
     assert first["text"] == f"green gets no new requests: {breaker}."
 
