@@ -124,7 +124,9 @@ class ActivityReporter:
         self._read_unknown = Counter(self._unknown_routes())
         if period.has_any:
             self._periods.append(period)
-            self.board.take(ActivityReport(self._router, self._known_here, [], [period]), self._clock())
+            running = self._requests.running()
+            self.board.take(ActivityReport(self._router, self._known_here, [], [period], running), self._clock())
+            self._had_running_here = bool(running)
 
     def _so_far(self) -> PeriodCounts | None:
         """The counts of the period that goes on."""

@@ -229,7 +229,7 @@ class Balancer:
 
     @contextmanager
     def lacking(self, application: str, placement: Placement) -> Iterator[None]:
-        """Notes that a request waits for a replica while the block runs, if none serves."""
+        """Notes that a request waits for a replica while the block runs, if none serves. At a good end one does."""
         if not self.is_known or self._serves(application):
             yield
             return
@@ -240,6 +240,8 @@ class Balancer:
             self.changed()
         try:
             yield
+            if lack.until is None:  # it was answered before anybody told of a replica
+                self.changed()
         finally:
             lacks.remove(lack)
             lack.until = lack.until or time.perf_counter()

@@ -325,6 +325,14 @@ async def test_a_running_request_is_reported_until_it_ends(tmp_path: Path) -> No
         await shows((False, "blue", "0-abc"))
 
 
+def test_a_router_lists_what_runs_also_at_the_end_of_a_period() -> None:
+    log = RequestLog()
+    reporter = ActivityReporter(log, None, dict, clock=Clock())
+    log.begin(Record("openai", "chat", "r", endpoint="chat"), Sent, {}, caller_id="", trace_id=0)
+    reporter.sampled({("chat", "blue"): Counts(requests=1)})
+    assert reporter.board.requests(Wanted(), NOW)["running"] == 1
+
+
 def test_of_many_running_requests_those_that_have_run_longest_are_reported() -> None:
     log = RequestLog()
     records = [Record("openai", "chat", f"r{number}") for number in range(MOST_RUNNING + 5)]

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -314,6 +315,18 @@ def test_a_request_waits_for_a_replica_until_one_is_listed() -> None:
         assert len(lacks) == 2, "there is one"
     with Balancer().lacking("blue", placement):
         assert len(lacks) == 2, "nobody knows"
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_an_answer_is_a_sign_of_a_replica_of_which_nobody_has_told(*, is_answered: bool) -> None:
+    made, told = balancer(()), list[str]()
+    made.changed = lambda: told.append("changed")
+    with suppress(ConnectionError), made.lacking("blue", Placement()):
+        told.clear()
+        if not is_answered:
+            raise ConnectionError
+    assert told == (["changed"] if is_answered else [])
+    assert made.waits() == {}
 
 
 async def test_it_tells_when_replicas_begin_to_serve_and_when_they_do_not_any_more() -> None:
