@@ -7,6 +7,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -309,8 +310,14 @@ class Board:
         first = math.ceil(until / step) * step - length
         times = [first + step * index for index in range(count)]
         points = list(zip(times, [*times[1:], until], strict=True))
+        present = self._present_outages(now)
         no_router = self.served.outages(first, until)
         lost = [span for span in without(self._lost, no_router) if first < span[1] and span[0] < until]
+
+        def outages(arm: Arm) -> list[Span]:
+            spans = with_present(self._outages.within(arm, first, math.inf), (present or {}).get(arm, ()))
+            return [(begin, end) for begin, end in spans if begin < until and end > first]
+
         cells: dict[Arm, list[Cell | None]] = {}
         for at, arms in self._points(step, length, until):
             index = int((at - first) // step)
@@ -334,25 +341,19 @@ class Board:
                 {
                     "endpoint": arm[0],
                     "deployment": arm[1],
-                    **self._series_of(line, points, *self._outages_of(arm, first, until, now)),
+                    **self._series_of(line, points, outages(arm), until if present is None else math.inf),
                 }
                 for arm, line in sorted(cells.items())
             ],
         }
 
-    def _outages_of(self, arm: Arm, first: float, until: float, now: float) -> tuple[Sequence[Span], float]:
-        """The outages that have a part in this time, and the time at which those that have not ended by then go on."""
-        said = [
-            (begin, end)
-            for router in self._routers.values()
-            if router.heard_at > now - SILENT_S
-            for *of, begin, end in router.outages or ()
-            if tuple(of) == arm
-        ]
-        is_known = any(r.outages is not None and r.heard_at > now - SILENT_S for r in self._routers.values())
-        known = with_present(self._outages.within(arm, first, math.inf), said)
-        spans = [span for span in known if span[0] < until and span[1] > first]
-        return spans, math.inf if is_known else until
+    def _present_outages(self, now: float) -> dict[Arm, list[Span]] | None:
+        """What routers say of the present outages; None if none of them does."""
+        said = [of.outages for of in self._routers.values() if of.outages is not None and now - of.heard_at < SILENT_S]
+        found: dict[Arm, list[Span]] = {}
+        for endpoint, deployment, begin, end in chain.from_iterable(said):
+            found.setdefault((endpoint, deployment), []).append((begin, end))
+        return found if said else None
 
     def _since(self, counted: Iterable[float]) -> float | None:
         """When the first router began, as far as that is known: not after anything was counted."""
