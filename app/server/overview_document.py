@@ -230,7 +230,7 @@ def _rate(count: float, window: RecentCounts) -> float | None:
 
 def _quantiles(counts: BucketCounts) -> dict[str, float] | None:
     median, high = counts.quantile(0.5), counts.quantile(0.95)
-    return None if median is None or high is None else {"p50": round(median, 4), "p95": round(high, 4)}
+    return None if median is None or high is None else {"p50": round(median, 6), "p95": round(high, 6)}
 
 
 def _replicas(name: str, config: Config, replicas: Replicas | None) -> dict[str, int] | None:
