@@ -161,6 +161,8 @@ class Board:
         self._routers: OrderedDict[str, Router] = OrderedDict()
         self._lost: list[Span] = []
         """When routers ended that did not say what they had done at last: at some time in each."""
+        self._lost_requests: list[tuple[float, str, int]] = []
+        """How many requests of an endpoint ran then, after the time at which the router was heard last."""
         self._series: dict[float, Points] = {step: OrderedDict() for step in SERIES}
         self._outages = Outages()
         self.served = Served()
@@ -187,6 +189,11 @@ class Board:
         router.heard(report, now)
         if report.lost_until is not None:
             self._lost = [*self._lost, (router.heard_at, report.lost_until)][-MOST_SPANS:]
+            ran = Counter[str]()
+            for of in report.running_counts:
+                ran[of.endpoint] += of.requests
+            lost = [(router.heard_at, *of) for of in ran.items()]
+            self._lost_requests = [*self._lost_requests, *lost][-MOST_SPANS:]
         router.end = max(router.end, report.first + len(report.requests))
         if report.served_s is not None:
             # A report may be slow, and a clock may be set: the whole of what was known is right. The router may have
@@ -226,6 +233,7 @@ class Board:
         self._count(negated(assumed.period), now)
         self._requests.withdraw(assumed.lost)
         self._lost = [span for span in self._lost if span[0] != router.heard_at]
+        self._lost_requests = [lost for lost in self._lost_requests if lost[0] != router.heard_at]
 
     @property
     def runs(self) -> bool:
@@ -283,6 +291,7 @@ class Board:
                 del points[at]
         self._outages.forget(now)
         self._lost = [span for span in self._lost if span[1] >= now - KEPT_S]
+        self._lost_requests = [lost for lost in self._lost_requests if lost[0] >= now - KEPT_S]
         self._unauthorized.forget(now)
         self._unknown_routes.forget(now)
         today = int(now // DAY_S)
@@ -299,8 +308,9 @@ class Board:
         point may be shorter than the others, and its rates are those of its own time. `outages`: from when to when no
         replica ran (`to` null: none runs yet), also what of it is before the first point; `down_s`: how much of each
         point. `no_router`: from when to when no router answered, so that nobody counted requests. `lost_routers`: when
-        one of several ended that did not say what it had done at last. `since`: the time before which there was none
-        yet; null if that is not known.
+        one of several ended that did not say what it had done at last. `lost_requests`: how many requests of an
+        endpoint were lost with their router, which was heard last `at` this time. `since`: the time before which there
+        was none yet; null if that is not known.
 
         `endpoints`: those that the reader may see, None for all.
         """
@@ -336,6 +346,11 @@ class Board:
             "until": until,
             "no_router": [{"from": begin, "to": end} for begin, end in no_router],
             "lost_routers": [{"from": begin, "to": end} for begin, end in lost],
+            "lost_requests": [
+                {"at": at, "endpoint": endpoint, "requests": requests}
+                for at, endpoint, requests in self._lost_requests
+                if at >= first and (endpoints is None or endpoint in endpoints)
+            ],
             "since": self._since([times[index] for line in cells.values() for index, cell in enumerate(line) if cell]),
             "series": [
                 {
@@ -472,6 +487,7 @@ class Board:
             requests=self._requests.dump(),
             live=self.live(),
             lost=self._lost,
+            lost_requests=self._lost_requests,
             ends={router: taken.end for router, taken in self._routers.items()},
         )
         return msgspec.msgpack.encode(state)
@@ -504,6 +520,7 @@ class Board:
             self.used[id] = max(at, self.used.get(id, 0.0))
         self._requests.load(state.requests)
         self._lost = [*state.lost, *self._lost]
+        self._lost_requests = [*state.lost_requests, *self._lost_requests]
         for report in state.live:
             known = self._routers.get(report.router)
             if known is None or known.heard_at < now - SILENT_S:  # it has not reported since
@@ -533,3 +550,4 @@ class _State(msgspec.Struct):
     ends: dict[str, int] = {}
     live: list[ActivityReport] = []
     lost: list[Span] = []
+    lost_requests: list[tuple[float, str, int]] = []

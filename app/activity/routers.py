@@ -80,6 +80,7 @@ class Router:
             0,
             rows,
             [_with_lost(so_far, running)],
+            running_counts=list(running),
             heard_at=self.heard_at,
             lost_until=None if self.last.is_last else self.next_at,
         )

@@ -450,6 +450,7 @@ interface RequestHistory {
   no_router?: Outage[];
   /** When a router ended that did not say what it had done at last. */
   lost_routers?: Outage[];
+  lost_requests?: { at: number; endpoint: string; requests: number }[];
   since?: number | null;
   series: RequestSeries[];
   grafana_url: string | null;

@@ -200,6 +200,10 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
             until={**_NUMBER, "description": "When the last point ends"},
             no_router={**_OUTAGES, "description": "When no router answered: nobody counted requests"},
             lost_routers={**_OUTAGES, "description": "When a router ended with requests that nobody counted"},
+            lost_requests={
+                **_list(_object(at=_NUMBER, endpoint=_TEXT, requests=_COUNT)),
+                "description": "Requests that were lost with their router, which was heard last `at` this time",
+            },
             since={**_ANY_NUMBER, "description": "Before this time there was no router yet; null: not known"},
             series={**_list(_SERIES), "description": "Lists have a value for each point"},
             grafana_url=_ANY_TEXT,

@@ -167,7 +167,7 @@ def _endpoint(
                 "stopped": arm in present.stops.get(name, ()),
                 "replicas": _replicas(arm, config, present.replicas),
                 "dead": _dead(_app(arm, config), present),
-                "asleep": _is_asleep(arm, config, present.replicas),
+                "asleep": _sleeps(arm, config, present.replicas),
                 "is_unknown": present.replicas is None
                 and present.silent_s is not None
                 and _app(arm, config) is not None,

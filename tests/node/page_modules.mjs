@@ -19,7 +19,7 @@ const { cosine, norm } = await load("playground/cards.js");
 const { between, minute, moment, roundTicks, signed, signedPercent, unbroken } = await load("format.js");
 const { ends, reach, rounded } = await load("experiments/chart.js");
 const { listWords, unknownNames } = await load("pages/requests.js");
-const { astrayWords, replicaWords } = await load("pages/traffic.js");
+const { astrayWords, lostRequests, replicaWords } = await load("pages/traffic.js");
 const { asTheyCame, decisionWords, planWords } = await load("experiments/words.js");
 const { attemptWords, besides, phases, remarks, resultWords, slowness, tokens } = await load("request.js");
 const { planChanges } = await load("traffic/plans.js");
@@ -89,6 +89,7 @@ const FUNCTIONS = {
   unknownNames,
   words,
   listWords,
+  lostRequests,
   markdown: (text) => blocks(text).map((/** @type {any} */ block) => block.tree),
   /**
    * The blocks of a document that came in pieces, as a page has them after the last one, and the characters read.

@@ -244,6 +244,23 @@ def test_a_history_tells_when_a_router_ended_whose_last_requests_nobody_has_coun
     assert again.history("15m", NOW + 60, None)["lost_routers"] == told
 
 
+def test_a_history_tells_how_many_requests_were_lost_with_a_router_that_is_not_heard_again() -> None:
+    board, running = Board(), [RunningCount("chat", "blue", "", 3), RunningCount("chat", "green", "", 1)]
+    report = ActivityReport("a", 0, [], [], served_s=9.0, so_far=counts_of(0, NOW), running_counts=running)
+    board.take(report, NOW)
+    board.settle(NOW + 10)
+    assert board.history("15m", NOW + 10, None)["lost_requests"] == []
+    board.settle(NOW + 20)
+    told = [{"at": NOW, "endpoint": "chat", "requests": 4}]
+    assert board.history("15m", NOW + 40, {"chat"})["lost_requests"] == told
+    assert board.history("15m", NOW + 40, {"embed"})["lost_requests"] == []
+    again = Board()
+    again.load(board.dump(), NOW + 40)
+    assert again.history("15m", NOW + 40, None)["lost_requests"] == told
+    board.take(report, NOW + 60)
+    assert board.history("15m", NOW + 60, None)["lost_requests"] == [], "it was only silent"
+
+
 def test_what_no_router_has_counted_lies_in_a_gap_that_is_told_once() -> None:
     board = Board()
     board.take(ActivityReport("a", 0, [], [], served_s=9.0, so_far=counts_of(0, NOW)), NOW)

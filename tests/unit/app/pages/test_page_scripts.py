@@ -643,6 +643,7 @@ def test_no_replica_is_called_good_while_its_deployment_s_breaker_is_open() -> N
     ]
     calls = [{"replicas": replicas, "breaker": breaker, "asleep": asleep} for replicas, breaker, asleep in given]
     calls += [{"replicas": {"RUNNING": some}, "breaker": "closed", "asleep": False, "dead": 1} for some in (1, 3)]
+    calls += [{"replicas": {"STARTING": 1}, "breaker": "closed", "asleep": True}]
     assert call_all([("replicaWords", (deployment,)) for deployment in calls]) == [
         [["good", "1 replica runs"]],
         [["bad", "1 replica does not serve"]],
@@ -652,7 +653,28 @@ def test_no_replica_is_called_good_while_its_deployment_s_breaker_is_open() -> N
         [],
         [["bad", "1 replica does not serve"]],
         [["good", "2 replicas run"], ["bad", "1 replica does not serve"]],
+        [["wait", "1 starting"]],
     ]
+
+
+def test_requests_that_were_lost_with_a_router_are_a_problem_of_their_endpoint_for_a_while() -> None:
+    """The next router, whose figures the page has, knows nothing of them."""
+    lost = [
+        {"at": at, "endpoint": name, "requests": many}
+        for at, name, many in [(0.0, "chat", 9), (3600.0, "chat", 4), (3600.0, "embed", 1), (3700.0, "chat", 1)]
+    ]
+    chat, other, none = call_all(
+        [
+            ("lostRequests", ({"until": 4000.0, "lost_requests": lost}, {"endpoint": "chat"})),
+            ("lostRequests", ({"until": 4000.0}, {"endpoint": "chat"})),
+            ("lostRequests", (None, {"endpoint": "chat"})),
+        ]
+    )
+    assert [(one["severity"], one["status"], one["text"].partition(" heard")[0]) for one in chat] == [
+        ("bad", "failed", "4 requests were lost with the router that was"),
+        ("bad", "failed", "1 request was lost with the router that was"),
+    ]
+    assert other == none == []
 
 
 def test_a_list_offers_no_time_that_it_cannot_have_without_saying_so() -> None:

@@ -151,7 +151,7 @@ export async function mount(root, context) {
           figure(whole(endpoint.queued), "queued for admission"),
         ),
       ),
-      findings(endpoint, pastOutages(state.past, endpoint)),
+      findings(endpoint, [...lostRequests(state.past, endpoint), ...pastOutages(state.past, endpoint)]),
       endpoint.experiment ? experimentOf(endpoint.experiment, state.experiments.get(endpoint.experiment)) : null,
       mirrorOf(endpoint, state.mirrors.get(name)),
       bars(endpoint),
@@ -210,7 +210,9 @@ export async function mount(root, context) {
    * @param {Endpoint[]} endpoints
    */
   function failing(endpoints) {
-    const bad = endpoints.filter(({ findings }) => findings.some(({ severity }) => severity === "bad"));
+    const bad = endpoints.filter((one) =>
+      [...one.findings, ...lostRequests(state.past, one)].some(({ severity }) => severity === "bad"),
+    );
     if (endpoints.length < 2 || !bad.length) return null;
     return h(
       "p",
@@ -408,6 +410,28 @@ function pastOutages(history, endpoint) {
   });
 }
 
+const LOST_S = 900; // requests that were lost with a router are a problem for so long
+
+/**
+ * The requests that a router has lost by its end: the next one, whose figures these are, knows nothing of them.
+ *
+ * @param {RequestHistory | null} history
+ * @param {{endpoint: string}} endpoint
+ * @returns {Finding[]}
+ */
+export function lostRequests(history, { endpoint }) {
+  const since = (history?.until ?? 0) - LOST_S;
+  const lost = (history?.lost_requests ?? []).filter((one) => one.endpoint === endpoint && one.at > since);
+  return lost.map(({ at, requests }) => {
+    const were = requests === 1 ? "1 request was" : `${whole(requests)} requests were`;
+    return {
+      severity: "bad",
+      text: `${were} lost with the router that was heard last at ${moment(at)}.`,
+      status: "failed",
+    };
+  });
+}
+
 /**
  * The requests that a finding is about, with what each client was told.
  *
@@ -577,8 +601,9 @@ export function replicaWords({ replicas, asleep, breaker, dead = 0 }) {
   const alive = running - silent;
   /** @type {[Mark, string][]} */
   const words = [];
-  if (running === 0 && asleep) words.push(["wait", "scaled to zero"]);
-  else if (alive > 0 || silent === 0)
+  if (running === 0 && asleep) {
+    if (!others.STARTING) words.push(["wait", "scaled to zero"]); // a start from zero is no failure either
+  } else if (alive > 0 || silent === 0)
     words.push([alive > 0 ? "good" : "bad", count(alive, "replica runs", "replicas run")]);
   if (silent > 0) words.push(["bad", count(silent, "replica does not serve", "replicas do not serve")]);
   return [
