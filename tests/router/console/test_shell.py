@@ -1,12 +1,13 @@
 """The console's shell: routing by hash, signing in and out, polling, and the scripts that all pages share."""
 
+import asyncio
 import re
 from importlib.metadata import version
 from itertools import pairwise
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Page, Request, expect
+from playwright.async_api import Page, Request, Route, expect
 
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
@@ -490,6 +491,30 @@ async def test_a_page_recovers_from_an_error_at_its_start(managed: Managed, open
     await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
     await expect(page.get_by_role("alert").filter(visible=True)).to_have_count(0)
     await expect(page.get_by_role("link", name="Audit")).to_be_visible()
+
+
+@pytest.mark.parametrize("page_of", ["traffic", "requests", "keys", "models", "experiments", "audit"])
+async def test_a_server_that_hangs_is_told_of_within_seconds(
+    managed: Managed, open_page: OpenPage, page_of: str
+) -> None:
+    """The browser gives an answer up after half a minute."""
+    goes_on = asyncio.Event()
+
+    async def hang(route: Route) -> None:
+        await goes_on.wait()
+        await route.continue_()
+
+    page, _ = await open_page(managed.url)
+    await page.goto(f"/ui#/{page_of}")
+    told = page.get_by_text("The server has not answered for more than 5 s: what this page shows may be old.")
+    await expect(page.get_by_role("heading", level=1)).to_be_visible()
+    await expect(told).to_be_hidden()
+    await page.route("**/api/**", hang)
+    await expect(told).to_be_visible(timeout=20_000)
+    assert await accessibility_problems(page) == []
+    goes_on.set()
+    await expect(told).to_be_hidden()
+    await page.unroute_all(behavior="ignoreErrors")
 
 
 async def test_a_thousand_redraws_leave_no_extra_elements(browser_page: Page) -> None:

@@ -3,7 +3,7 @@
 import { Api, load } from "./api.js";
 import { find, h } from "./dom.js";
 import { describe, framed } from "./frame.js";
-import { AGAIN, closeDialogs } from "./parts.js";
+import { AGAIN, closeDialogs, notice } from "./parts.js";
 import { askForKey, exchange, isKeyRequired, returned, waysToSignIn } from "./sign_in.js";
 
 const PAGES = new Set(["traffic", "experiments", "models", "playground", "requests", "keys", "audit", "glossary"]);
@@ -111,6 +111,24 @@ function navigate(hash) {
   else location.hash = hash;
 }
 
+const LATE_MS = 5000; // an answer takes milliseconds, the report of a large experiment some seconds
+const lateness = h(
+  "div",
+  { role: "alert", hidden: true },
+  notice("warn", "The server has not answered for more than 5 s: what this page shows may be old."),
+);
+let late = 0;
+
+/**
+ * Says on every page that the server does not answer, long before the browser gives an answer up.
+ *
+ * @param {number} more Tasks that wait for long.
+ */
+function waits(more) {
+  late += more;
+  lateness.hidden = late === 0 || document.querySelector("dialog[open]") !== null; // which waits for the visitor
+}
+
 /**
  * Calls `task` now, then again `every` milliseconds after each run has ended, but not while the page is hidden.
  * Returns a function that stops it. `task` gets an AbortSignal that stopping aborts; `failed` gets what it throws.
@@ -127,11 +145,18 @@ function poll(task, { every = 2000, failed = () => {} } = {}) {
     clearTimeout(timer);
     if (running || document.hidden || ended.signal.aborted) return;
     running = true;
+    let isLate = false;
+    const patience = setTimeout(() => {
+      isLate = true;
+      waits(1);
+    }, LATE_MS);
     try {
       await task(ended.signal);
     } catch (error) {
       if (!ended.signal.aborted) failed(error);
     }
+    clearTimeout(patience);
+    if (isLate) waits(-1);
     running = false;
     if (!ended.signal.aborted) timer = setTimeout(run, every);
   }
@@ -185,7 +210,7 @@ async function show() {
   if (matched === null) {
     document.title = titled("Page not found");
     root.append(h("h1", {}, "Page not found"), h("p", {}, h("a", { href: "#/traffic" }, "Traffic")));
-    main.replaceChildren(root);
+    main.replaceChildren(lateness, root);
     return;
   }
   const script = `pages/${matched.module}.js`;
@@ -196,7 +221,7 @@ async function show() {
     isLoaded = true;
     if (turn !== shown) return;
     document.title = titled(matched.names[0] ?? page.title);
-    main.replaceChildren(root);
+    main.replaceChildren(lateness, root);
     if (turn > 1) main.focus({ preventScroll: true }); // not at the start: the first Tab goes to the first link
     const context = { api, poll, announce, navigate, names: matched.names, parameters: matched.parameters };
     const ended = await page.mount(root, context);
@@ -227,7 +252,7 @@ function notShown(root, problem, missing) {
       problem !== null && missing !== null ? ` ${AGAIN}` : "",
     ),
   );
-  main.replaceChildren(root);
+  main.replaceChildren(lateness, root);
   if (problem !== null && missing === null) return;
   unmount = poll(async (signal) => {
     if (missing !== null) await load(missing);
