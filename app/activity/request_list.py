@@ -263,7 +263,7 @@ class RequestList:
                 for (message, is_engines), count in said.most_common(MOST_SAID)
             ]
             groups[kind]["is_most_frequent"] = all(some < most for _, some in others)
-        return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["count"]))
+        return sorted(groups.values(), key=lambda group: (OUTCOMES.index(group["outcome"]), -group["last_at"]))
 
     def dump(self) -> Dumped:
         """What outlives the process: without engines' words, and what runs."""

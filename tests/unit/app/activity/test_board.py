@@ -407,14 +407,14 @@ def test_a_flood_hides_neither_other_failures_nor_grows() -> None:
     assert [group["is_whole"] for group in page["groups"][-2:]] == [False, False], "older ones may be forgotten"
 
 
-def test_our_failures_come_before_refusals_and_those_before_clients_that_left() -> None:
+def test_our_failures_come_before_refusals_and_those_before_clients_that_left_the_newest_kind_first() -> None:
     board = Board()
     ends = [(200, "client_gone")] * 4 + [(429, "limit_exceeded")] * 3 + [(200, "broken")] * 2 + [(500, "internal")]
     board.take(report([request(number, status=of, error=by) for number, (of, by) in enumerate(ends)]), NOW)
     groups = board.requests(Wanted(), NOW)["groups"]
     assert [(one["error"], one["count"]) for one in groups] == [
-        ("broken", 2),
         ("internal", 1),
+        ("broken", 2),
         ("limit_exceeded", 3),
         ("client_gone", 4),
     ]

@@ -155,9 +155,13 @@ export function editor({ endpoint, deployments, plan: known }, { api, announce }
 
   /** @param {ApiError} error */
   async function refused(error) {
-    announce(error.message);
-    if (error.status === 412 && error.body?.current) await changed(error.body.current);
-    else state.problem = error.message;
+    if (error.status === 412 && error.body?.current) {
+      announce("The plan was changed while you were editing.");
+      await changed(error.body.current);
+    } else {
+      announce(error.message);
+      state.problem = error.message;
+    }
   }
 
   /** @param {string} name */
