@@ -27,7 +27,8 @@ PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<meta http-equiv="refresh" content="2">
+<noscript><meta http-equiv="refresh" content="2"></noscript>
+<script>setTimeout(() => location.reload(), 2000);</script>
 <title>Switchyard is starting</title>
 <style>
 :root { color-scheme: light dark; font: 14px/1.45 system-ui, sans-serif; }
@@ -48,7 +49,8 @@ Switchyard
 </main>
 </html>
 """
-"""For people who open the console or the API's reference. HAProxy has it between single quotes, in a format: so it has
+"""For people who open the console or the API's reference. A browser does not refresh an address with a fragment, as
+the console's pages have, so a script reloads it. HAProxy has it between single quotes, in a format: so it has
 none of these, and no percent sign."""
 
 PAGES = r"^GET:/(?:ui|docs)/?$"

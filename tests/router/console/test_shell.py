@@ -7,14 +7,20 @@ from itertools import pairwise
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Page, Request, Route, expect
+from playwright.async_api import Browser, Page, Request, expect
+from playwright.async_api import Route as PageRoute
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 
+from deployments.no_router import PAGE
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
 from tests.router.console.test_appearance import EXPERIMENT
 from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
 from tests.support.clients.first_paint import PAGES
 from tests.support.processes.project import ROOT
+from tests.support.processes.servers import serve
 
 
 async def type_key(page: Page, key: str) -> None:
@@ -500,7 +506,7 @@ async def test_a_server_that_hangs_is_told_of_within_seconds(
     """The browser gives an answer up after half a minute."""
     goes_on = asyncio.Event()
 
-    async def hang(route: Route) -> None:
+    async def hang(route: PageRoute) -> None:
         await goes_on.wait()
         await route.continue_()
 
@@ -600,3 +606,20 @@ async def test_the_api_page_loads_under_its_policy_without_other_hosts(browser_p
     await browser_page.get_by_role("link", name="Switchyard", exact=True).last.click()
     await expect(browser_page.get_by_text("/api/overview").first).to_be_visible()
     assert await accessibility_problems(browser_page) == []
+
+
+@pytest.mark.parametrize("address", ["/ui", "/ui#/models"])
+async def test_the_page_of_an_ingress_without_a_router_loads_again_at_every_address(
+    browser: Browser, address: str
+) -> None:
+    answers = iter([HTMLResponse(PAGE, 503), HTMLResponse(PAGE, 503)])
+
+    async def ui(request: object) -> HTMLResponse:
+        return next(answers, HTMLResponse("<h1>There it is</h1>"))
+
+    with serve(Starlette(routes=[Route("/ui", ui)])) as url:
+        page = await browser.new_page()
+        await page.goto(url + address)
+        await expect(page.get_by_role("heading", name="Switchyard is starting or stopping")).to_be_visible()
+        await expect(page.get_by_role("heading", name="There it is")).to_be_visible(timeout=30_000)
+        await page.close()
