@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { list } from "../format.js";
 import { askForReason, notice } from "../parts.js";
-import { movesInWords } from "../traffic/plans.js";
+import { movesInWords } from "../traffic/moves.js";
 
 /**
  * The actions that are possible now, the usual one first. Only the file resumes what the file paused.

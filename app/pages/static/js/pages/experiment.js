@@ -1,5 +1,5 @@
-import { follow } from "../api.js";
 import { h, morph } from "../dom.js";
+import { follow } from "../events.js";
 import { chart } from "../experiments/chart.js";
 import { actions, decide, hasFailed, LABELS } from "../experiments/decisions.js";
 import {

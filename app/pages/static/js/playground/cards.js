@@ -1,7 +1,7 @@
 // One deployment's answer, as it arrives: a text token by token, vectors, or a ranking.
 
-import { eventsOf } from "../api.js";
 import { h } from "../dom.js";
+import { eventsOf } from "../events.js";
 import { seconds } from "../format.js";
 import { copyButton } from "../parts.js";
 import { REASONS } from "../request.js";

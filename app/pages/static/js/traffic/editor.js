@@ -3,7 +3,7 @@
 import { h, morph } from "../dom.js";
 import { duration } from "../format.js";
 import { notice, swatch } from "../parts.js";
-import { changes, moved, movesInWords, overridesOf } from "./plans.js";
+import { changes, moved, movesInWords, overridesOf } from "./moves.js";
 
 const LENGTHS = [
   ["", "until it is changed"],
