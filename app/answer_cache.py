@@ -26,8 +26,7 @@ class AnswerCache(Generic[T]):
             task = asyncio.ensure_future(ask())
             task.add_done_callback(_retrieved)
             self._kept[key] = (now, task)
-        answer = self._kept[key][1]
-        return await asyncio.shield(answer)
+        return await asyncio.shield(self._kept[key][1])
 
 
 def _retrieved(answer: "asyncio.Future[T]") -> None:

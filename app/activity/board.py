@@ -24,7 +24,7 @@ from app.activity.report import (
     ReplicaStart,
 )
 from app.activity.request_list import Dumped, RequestList, Wanted
-from app.activity.routers import SILENT_S, Assumed, Router, negated
+from app.activity.routers import SILENT_S, Assumed, LostRouter, Router, negated
 from app.telemetry.periods import Arm
 from app.telemetry.recent import BucketCounts
 
@@ -159,10 +159,7 @@ class Board:
     def __init__(self) -> None:
         self._requests = RequestList()
         self._routers: OrderedDict[str, Router] = OrderedDict()
-        self._lost: list[Span] = []
-        """When routers ended that did not say what they had done at last: at some time in each."""
-        self._lost_requests: list[tuple[float, str, int]] = []
-        """How many requests of an endpoint ran then, after the time at which the router was heard last."""
+        self._lost: list[LostRouter] = []
         self._series: dict[float, Points] = {step: OrderedDict() for step in SERIES}
         self._outages = Outages()
         self.served = Served()
@@ -188,12 +185,7 @@ class Board:
         self._requests.take(report, router.end, now)
         router.heard(report, now)
         if report.lost_until is not None:
-            self._lost = [*self._lost, (router.heard_at, report.lost_until)][-MOST_SPANS:]
-            ran = Counter[str]()
-            for of in report.running_counts:
-                ran[of.endpoint] += of.requests
-            lost = [(router.heard_at, *of) for of in ran.items()]
-            self._lost_requests = [*self._lost_requests, *lost][-MOST_SPANS:]
+            self._lost = [*self._lost, LostRouter.reported(report, router.heard_at, report.lost_until)][-MOST_SPANS:]
         router.end = max(router.end, report.first + len(report.requests))
         if report.served_s is not None:
             # A report may be slow, and a clock may be set: the whole of what was known is right. The router may have
@@ -232,8 +224,7 @@ class Board:
         router.assumed, router.period = None, assumed.period_before
         self._count(negated(assumed.period), now)
         self._requests.withdraw(assumed.lost)
-        self._lost = [span for span in self._lost if span[0] != router.heard_at]
-        self._lost_requests = [lost for lost in self._lost_requests if lost[0] != router.heard_at]
+        self._lost = [lost for lost in self._lost if lost.heard_at != router.heard_at]
 
     @property
     def runs(self) -> bool:
@@ -290,8 +281,7 @@ class Board:
             for at in [at for at in points if at < now - SERIES[step]]:
                 del points[at]
         self._outages.forget(now)
-        self._lost = [span for span in self._lost if span[1] >= now - KEPT_S]
-        self._lost_requests = [lost for lost in self._lost_requests if lost[0] >= now - KEPT_S]
+        self._lost = [lost for lost in self._lost if lost.until >= now - KEPT_S]
         self._unauthorized.forget(now)
         self._unknown_routes.forget(now)
         today = int(now // DAY_S)
@@ -322,7 +312,8 @@ class Board:
         points = list(zip(times, [*times[1:], until], strict=True))
         present = self._present_outages(now)
         no_router = self.served.outages(first, until)
-        lost = [span for span in without(self._lost, no_router) if first < span[1] and span[0] < until]
+        ends_of = ((lost.heard_at, lost.until) for lost in self._lost)
+        lost = [span for span in without(ends_of, no_router) if first < span[1] and span[0] < until]
 
         def outages(arm: Arm) -> list[Span]:
             spans = with_present(self._outages.within(arm, first, math.inf), (present or {}).get(arm, ()))
@@ -347,9 +338,11 @@ class Board:
             "no_router": [{"from": begin, "to": end} for begin, end in no_router],
             "lost_routers": [{"from": begin, "to": end} for begin, end in lost],
             "lost_requests": [
-                {"at": at, "endpoint": endpoint, "requests": requests}
-                for at, endpoint, requests in self._lost_requests
-                if at >= first and (endpoints is None or endpoint in endpoints)
+                {"at": router.heard_at, "endpoint": endpoint, "requests": requests}
+                for router in self._lost
+                if router.heard_at >= first
+                for endpoint, requests in router.requests.items()
+                if endpoints is None or endpoint in endpoints
             ],
             "since": self._since([times[index] for line in cells.values() for index, cell in enumerate(line) if cell]),
             "series": [
@@ -487,7 +480,6 @@ class Board:
             requests=self._requests.dump(),
             live=self.live(),
             lost=self._lost,
-            lost_requests=self._lost_requests,
             ends={router: taken.end for router, taken in self._routers.items()},
         )
         return msgspec.msgpack.encode(state)
@@ -520,7 +512,6 @@ class Board:
             self.used[id] = max(at, self.used.get(id, 0.0))
         self._requests.load(state.requests)
         self._lost = [*state.lost, *self._lost]
-        self._lost_requests = [*state.lost_requests, *self._lost_requests]
         for report in state.live:
             known = self._routers.get(report.router)
             if known is None or known.heard_at < now - SILENT_S:  # it has not reported since
@@ -549,5 +540,4 @@ class _State(msgspec.Struct):
     requests: Dumped = Dumped()
     ends: dict[str, int] = {}
     live: list[ActivityReport] = []
-    lost: list[Span] = []
-    lost_requests: list[tuple[float, str, int]] = []
+    lost: list[LostRouter] = []

@@ -5,9 +5,12 @@ report counts, and what ran then was lost with it. One that is heard again was n
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+import msgspec
 from msgspec.structs import replace
 
 from app.activity.outages import NEXT_REPORT_S
@@ -15,6 +18,23 @@ from app.activity.report import PERIOD_S, ActivityReport, ArmCounts, CallerCount
 
 SILENT_S = 15.0
 """Seconds without a report after which a router has ended, as far as anybody knows."""
+
+
+class LostRouter(msgspec.Struct, frozen=True):
+    """A router that ended at some time between these two (Unix seconds) without a word of what it had done at last.
+    `requests`: how many of each endpoint ran when it was heard last."""
+
+    heard_at: float
+    until: float
+    requests: dict[str, int]
+
+    @classmethod
+    def reported(cls, report: ActivityReport, heard_at: float, until: float) -> Self:
+        """As a controller's report about its end says."""
+        requests = Counter[str]()
+        for of in report.running_counts:
+            requests[of.endpoint] += of.requests
+        return cls(heard_at, until, dict(requests))
 
 
 @dataclass(slots=True)

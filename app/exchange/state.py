@@ -130,7 +130,6 @@ class DeploymentHealth:
         target, request = snapshot.targets[name], check_request(snapshot.config, name)
         patience = min(snapshot.config.timeouts.first_byte_s, MAX_CHECK_S)
         timeouts = snapshot.config.timeouts.model_copy(update={"first_byte_s": patience})
-        failure: SwitchyardError
         try:
             await self._upstream.unary(
                 target,
@@ -142,17 +141,13 @@ class DeploymentHealth:
             )
         except ClientError:
             return True  # the deployment answers
-        except Unavailable as error:
-            if not error.is_fault:  # busy counts as healthy
-                return True
-            failure = error
         except SwitchyardError as error:
-            failure = error
-        else:
-            return True
-        detail = event("check_failed", deployment=name, path=request.path, kind=failure.kind)
-        _log.warning("A deployment does not serve the router's own check", extra=detail)
-        return False
+            if isinstance(error, Unavailable) and not error.is_fault:  # busy counts as healthy
+                return True
+            detail = event("check_failed", deployment=name, path=request.path, kind=error.kind)
+            _log.warning("A deployment does not serve the router's own check", extra=detail)
+            return False
+        return True
 
     async def confirmed(self, name: str, snapshot: Snapshot) -> bool:
         """`is_healthy`, by one request for all that ask at the same time."""

@@ -31,6 +31,12 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
         yield running
 
 
+async def sign_in(page: Page, key: str) -> None:
+    """Answers the dialog that asks for a key."""
+    await page.get_by_label("API key").fill(key)
+    await page.keyboard.press("Enter")
+
+
 OpenPage = Callable[..., Awaitable[tuple[Page, Watch]]]
 
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from app.exposures.audit import AuditRecord
-from tests.router.console.conftest import Managed, OpenPage
+from tests.router.console.conftest import Managed, OpenPage, sign_in
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -27,8 +27,7 @@ def put(managed: Managed, key: str, reason: str, endpoint: str = "chat") -> int:
 
 async def opened(page: Page, key: str, address: str = "/ui#/audit") -> None:
     await page.goto(address)
-    await page.get_by_label("API key").fill(key)
-    await page.keyboard.press("Enter")
+    await sign_in(page, key)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

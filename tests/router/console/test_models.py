@@ -17,7 +17,7 @@ from app.errors import Unavailable
 from app.server.application import Router
 from app.server.fleet import ApplicationState, Fleet, Replica
 from app.upstream.target import RuntimeEnvironment
-from tests.router.console.conftest import OpenPage
+from tests.router.console.conftest import OpenPage, sign_in
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 from tests.support.experiments.live_controller import LiveController
 from tests.support.processes.fake_fleet import MemoryFleet
@@ -226,6 +226,5 @@ async def test_a_caller_without_the_right_is_told_who_has_it(loaded: Loaded, ope
     page, watch = await open_page(loaded.url)
     watch.expected = ["status of 401", "status of 403"]
     await page.goto("/ui#/models")
-    await page.get_by_label("API key").fill(loaded.keys["team"])
-    await page.keyboard.press("Enter")
+    await sign_in(page, loaded.keys["team"])
     await expect(page.get_by_text("'team' may not see what is loaded where")).to_be_visible()

@@ -10,7 +10,7 @@ from playwright.async_api import Page, Route, expect
 
 from app.activity.report import ActivityReport, ListedRequest
 from tests.router.conftest import Rig
-from tests.router.console.conftest import Managed, OpenPage
+from tests.router.console.conftest import Managed, OpenPage, sign_in
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 from tests.support.engine.fake_engine import chunk, frame, stream
 from tests.support.waiting import wait_until_async
@@ -241,8 +241,7 @@ async def test_a_manager_reads_the_recorded_text_and_a_caller_has_no_button(
         page, watch = await open_page(judged.url, width=390)
         watch.expected = ["status of 401", "status of 404"]
         await page.goto(f"/ui#/requests?id={id}")
-        await page.get_by_label("API key").fill(keys[name])
-        await page.keyboard.press("Enter")
+        await sign_in(page, keys[name])
         await expect(page.get_by_role("article", name=f"Timeline of {id}")).to_be_visible()
         button = page.get_by_role("button", name="Show the recorded text")
         await expect(button).to_have_count(buttons)
@@ -418,8 +417,7 @@ async def test_a_long_message_leaves_a_callers_name_its_line_and_a_wide_window_i
     body = {**CHAT, "model": "a model that nobody has, with a name that is as long as its text is, " * 3}
     await page.request.post("/v1/chat/completions", data=body, headers={"api-key": keys["chat and embed"]})
     await page.goto("/ui#/requests")
-    await page.get_by_label("API key").fill(keys["boss"])
-    await page.keyboard.press("Enter")
+    await sign_in(page, keys["boss"])
     caller = page.get_by_role("region", name="Requests").get_by_text("chat and embed")
     await expect(caller).to_be_visible()
     lines = """(it) => {
@@ -444,8 +442,7 @@ async def test_requests_without_valid_credentials_are_counted_by_minute_and_reas
         for _ in range(3):
             await page.request.post("/v1/chat/completions", data=CHAT, headers={"api-key": key} if key else {})
     await page.goto("/ui#/requests")
-    await page.get_by_label("API key").fill(keys["boss"])
-    await page.keyboard.press("Enter")
+    await sign_in(page, keys["boss"])
     counted = page.get_by_role("region", name="Without valid credentials")
     await expect(counted).to_contain_text(re.compile(r"\b3 . The API key is not valid"))
     await expect(counted).to_contain_text(re.compile(r"\d . Credentials are required"))

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from deployments.no_router import PAGE
 from tests.router.conftest import Rig
-from tests.router.console.conftest import Managed, OpenPage
+from tests.router.console.conftest import Managed, OpenPage, sign_in
 from tests.router.console.test_appearance import EXPERIMENT
 from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
 from tests.support.clients.first_paint import PAGES
@@ -91,11 +91,9 @@ async def test_a_key_is_asked_for_once_and_forgotten_on_reload(managed: Managed,
     await expect(page.locator("#sign-in")).to_be_visible()
     assert await accessibility_problems(page) == []
     await screenshot(page, "console-sign-in", whole=False)
-    await page.get_by_label("API key").fill("sk-nonsense")
-    await page.keyboard.press("Enter")
+    await sign_in(page, "sk-nonsense")
     await expect(page.get_by_role("alert")).to_have_text("This key is not accepted: The API key is not valid.")
-    await page.get_by_label("API key").fill(keys["boss"])
-    await page.keyboard.press("Enter")
+    await sign_in(page, keys["boss"])
     await expect(page.get_by_role("heading", level=2)).to_have_text(["chat", "embed"])
     assert await page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [0, 0, ""]
     await page.get_by_role("link", name="Experiments").first.click()
@@ -156,8 +154,7 @@ async def test_the_menu_has_the_pages_that_its_reader_may_open_and_no_others(
     await page.goto("/ui#/glossary")
     if role in names:
         await page.get_by_role("button", name="Sign in").click()
-        await page.get_by_label("API key").fill(keys[names[role]])
-        await page.keyboard.press("Enter")
+        await sign_in(page, keys[names[role]])
     await expect(page.locator("#who")).to_have_text(f"{names.get(role, 'anonymous')} · {titles.get(role, role)}")
     await page.wait_for_load_state("networkidle")
     menu = page.get_by_role("navigation")
@@ -257,8 +254,7 @@ async def test_the_frame_says_which_server_this_is_and_who_you_are(managed: Mana
     banner, about = page.get_by_role("banner"), page.get_by_role("contentinfo")
     await expect(page.get_by_role("dialog")).to_be_visible()
     await expect(banner).not_to_contain_text("staging eu")
-    await page.get_by_label("API key").fill(keys["boss"])
-    await page.keyboard.press("Enter")
+    await sign_in(page, keys["boss"])
     await expect(banner.get_by_text("staging eu")).to_be_visible()
     await expect(banner.get_by_role("link", name="boss · manager")).to_have_attribute("href", "#/keys")
     await expect(about).to_contain_text(f"Switchyard {version('switchyard')}")
@@ -292,8 +288,7 @@ async def test_the_apis_page_names_the_environment_also_without_a_key(
     await expect(environment).to_be_visible(visible=anonymous)
     if not anonymous:
         await page.goto("/ui")
-        await page.get_by_label("API key").fill(keys["boss"])
-        await page.keyboard.press("Enter")
+        await sign_in(page, keys["boss"])
         await expect(environment).to_be_visible()
         await page.goto("/docs")  # the key is not kept
         await expect(environment).to_be_visible()
@@ -308,8 +303,7 @@ async def test_a_key_that_is_not_kept_goes_along_to_the_apis_page_and_back(
     watch.expected.append("401")
     stored = "JSON.stringify({...sessionStorage, ...localStorage})"
     await page.goto("/ui")
-    await page.get_by_label("API key").fill(keys["boss"])
-    await page.keyboard.press("Enter")
+    await sign_in(page, keys["boss"])
     await expect(page.locator("#who")).to_contain_text("boss")
     await page.get_by_role("contentinfo").get_by_role("link", name="API documentation").click()
     await page.wait_for_url("**/docs")
@@ -545,7 +539,7 @@ async def test_a_thousand_redraws_leave_no_extra_elements(browser_page: Page) ->
 async def test_shares_always_sum_to_a_hundred(browser_page: Page) -> None:
     await browser_page.goto("/ui")
     wrong = await browser_page.evaluate("""async () => {
-        const { moved } = await import("/ui/static/js/traffic/plans.js");
+        const { moved } = await import("/ui/static/js/traffic/moves.js");
         const wrong = [];
         let seed = 7;
         const random = (below) => (seed = (seed * 16807) % 2147483647) % below;
@@ -568,7 +562,7 @@ async def test_shares_always_sum_to_a_hundred(browser_page: Page) -> None:
     }""")
     assert wrong == []
     shares = await browser_page.evaluate("""async () => {
-        const { moved } = await import("/ui/static/js/traffic/plans.js");
+        const { moved } = await import("/ui/static/js/traffic/moves.js");
         const three = { a: 60, b: 30, c: 10 };
         return [moved(three, "c", 40), moved({ a: 100, b: 0, c: 0 }, "a", 40), moved({ a: 1, b: 99 }, "a", "")];
     }""")

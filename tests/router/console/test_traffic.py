@@ -19,7 +19,7 @@ from app.server.colours import deployment_colours
 from app.server.overview_document import endpoints_document
 from app.telemetry.recent import Counts
 from tests.router.conftest import Rig
-from tests.router.console.conftest import CHAT, Managed, OpenPage
+from tests.router.console.conftest import CHAT, Managed, OpenPage, sign_in
 from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 from tests.support.engine.fake_engine import USAGE, Answer, chunk, frame, refuse, stream
 from tests.support.overviews import World, worlds
@@ -614,8 +614,7 @@ async def test_callers_who_are_no_managers_get_no_buttons_to_change_traffic(
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
     await page.goto("/ui#/traffic")
-    await page.get_by_label("API key").fill(keys["chat team"])
-    await page.keyboard.press("Enter")
+    await sign_in(page, keys["chat team"])
     await expect(page.get_by_text("Managers and operators change traffic; your key only shows it.")).to_be_visible()
     await expect(page.get_by_role("heading", level=2)).to_have_text(["chat"])
     await expect(page.get_by_role("button", name="Change the split")).to_have_count(0)
@@ -630,8 +629,7 @@ async def test_an_operator_gets_the_buttons_of_its_endpoints(managed: Managed, o
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
     await page.goto("/ui#/traffic")
-    await page.get_by_label("API key").fill(keys["chat and embed"])
-    await page.keyboard.press("Enter")
+    await sign_in(page, keys["chat and embed"])
     await expect(chat(page).get_by_role("button", name="Change the split")).to_be_visible()
     await expect(page.get_by_role("button", name="Change the split")).to_have_count(1)
     embed = page.get_by_role("region", name="embed")

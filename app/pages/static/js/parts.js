@@ -317,60 +317,77 @@ export function cell(label, content, { number = false, header = false } = {}) {
  * @param {Question} question
  * @returns {Promise<boolean>}
  */
-export function askForReason({ title, explain, label, danger = false, typed = null, act }) {
-  return new Promise((resolve) => {
-    let done = false;
-    const name = h("input", {
-      type: "text",
-      id: "typed-name",
-      required: true,
-      autocomplete: "off",
-      spellcheck: "false",
-    });
-    const reason = h("input", { type: "text", id: "reason", required: true, maxlength: "300", autocomplete: "off" });
-    const problem = h("p", { class: "problem", role: "alert" });
-    const button = h("button", { type: "submit", class: danger ? "danger" : "primary" }, label);
-    const dialog = h("dialog", { "aria-labelledby": "dialog-title" });
-    const form = h(
-      "form",
-      {
-        on: {
-          submit: async (event) => {
-            event.preventDefault();
-            problem.textContent = "";
-            if (typed !== null && name.value.trim() !== typed) {
-              problem.textContent = `This is not the name: type ${typed}.`;
-              return;
-            }
-            button.disabled = true;
-            try {
-              await act(reason.value.trim());
-              done = true;
-              dialog.close();
-            } catch (error) {
-              problem.textContent = error.message;
-              button.disabled = false;
-            }
-          },
+export async function askForReason({ title, explain, label, danger = false, typed = null, act }) {
+  const name = h("input", {
+    type: "text",
+    id: "typed-name",
+    required: true,
+    autocomplete: "off",
+    spellcheck: "false",
+  });
+  const reason = h("input", { type: "text", id: "reason", required: true, maxlength: "300", autocomplete: "off" });
+  async function made() {
+    if (typed !== null && name.value.trim() !== typed) throw new Error(`This is not the name: type ${typed}.`);
+    await act(reason.value.trim());
+    return true;
+  }
+  const done = await askInDialog(
+    { title, label, danger, first: reason, act: made },
+    explain,
+    h("label", { for: "reason" }, "Why?"),
+    reason,
+    h("p", { class: "hint" }, "It is recorded with the change."),
+    typed === null ? null : [h("label", { for: "typed-name" }, `Type ${typed} to confirm`), name],
+  );
+  return done ?? false;
+}
+
+/**
+ * Asks with a form in a dialog. `act()` does what was asked for; its errors are shown. Resolves to what it returns, or
+ * to null if it was cancelled.
+ *
+ * @template T
+ * @param {{title: string, label: string, danger?: boolean, first: HTMLElement, act: () => Promise<T>}} question
+ * @param {any[]} fields
+ * @returns {Promise<T | null>}
+ */
+export async function askInDialog({ title, label, danger = false, first, act }, ...fields) {
+  /** @type {T | null} */
+  let done = null;
+  const problem = h("p", { class: "problem", role: "alert" });
+  const button = h("button", { type: "submit", class: danger ? "danger" : "primary" }, label);
+  const dialog = h("dialog", { "aria-labelledby": "dialog-title" });
+  const form = h(
+    "form",
+    {
+      on: {
+        submit: async (event) => {
+          event.preventDefault();
+          problem.textContent = "";
+          button.disabled = true;
+          try {
+            done = await act();
+            dialog.close();
+          } catch (error) {
+            problem.textContent = error.message;
+            button.disabled = false;
+          }
         },
       },
-      h("h2", { id: "dialog-title" }, title),
-      explain,
-      h("label", { for: "reason" }, "Why?"),
-      reason,
-      h("p", { class: "hint" }, "It is recorded with the change."),
-      typed === null ? null : [h("label", { for: "typed-name" }, `Type ${typed} to confirm`), name],
-      problem,
-      h(
-        "div",
-        { class: "actions" },
-        button,
-        h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel"),
-      ),
-    );
-    dialog.append(form);
-    opened(dialog, reason).then(() => resolve(done));
-  });
+    },
+    h("h2", { id: "dialog-title" }, title),
+    fields,
+    problem,
+    h(
+      "div",
+      { class: "actions" },
+      button,
+      h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel"),
+    ),
+  );
+  dialog.append(form);
+  await opened(dialog, first);
+  return done;
 }
 
 /**

@@ -3,7 +3,7 @@
 
 import { h, morph } from "../dom.js";
 import { count, list, minute, moment, or, whole, withCode } from "../format.js";
-import { askForReason, cell, copy, mark, opened, staleness, table } from "../parts.js";
+import { askForReason, askInDialog, cell, copy, mark, opened, staleness, table } from "../parts.js";
 import { bars, oneStop, withAxes } from "../sparkline.js";
 
 export const title = "Keys";
@@ -493,104 +493,71 @@ const LIMIT_LABELS = [
  * @returns {Promise<any>}
  */
 function askForKey({ title, label, document: held, key, act }) {
-  return new Promise((resolve) => {
-    /** @type {any} */
-    let done = null;
-    const name = h("input", {
-      id: "key-name",
-      required: true,
-      maxlength: "200",
-      autocomplete: "off",
-      spellcheck: "false",
-      value: key?.name ?? "",
-      disabled: key !== null,
-    });
-    const endpoints = held.endpoints.map((endpoint) =>
-      h("input", {
-        type: "checkbox",
-        id: `key-endpoint-${endpoint}`,
-        value: endpoint,
-        checked: key?.endpoints?.includes(endpoint) ?? false,
-      }),
-    );
-    const ends = h(
-      "select",
-      { id: "key-ends", value: key === null ? "90" : "as-now" },
-      key === null ? null : h("option", { value: "as-now" }, `as now: ${moment(key.expires) ?? "never"}`),
-      DAYS.map((days) => h("option", { value: String(days) }, `in ${days} days`)),
-      h("option", { value: "" }, "never"),
-    );
-    const limits = LIMIT_LABELS.map(([kind]) =>
-      h("input", { type: "number", id: `key-${kind}`, min: "1", step: "1", value: key?.limits?.[kind] ?? "" }),
-    );
-    const reason = h("input", { id: "key-reason", maxlength: "300", autocomplete: "off" });
-    const problem = h("p", { class: "problem", role: "alert" });
-    const button = h("button", { type: "submit", class: "primary" }, label);
-    const dialog = h("dialog", { "aria-labelledby": "key-title" });
-
-    function wanted() {
-      const chosen = endpoints.filter((box) => box.checked).map((box) => box.value);
-      const own = LIMIT_LABELS.flatMap(([kind], index) =>
-        limits[index].value ? [[kind, Number(limits[index].value)]] : [],
-      );
-      const days = Number(ends.value);
-      return {
-        ...(key === null ? { name: name.value.trim() } : {}),
-        endpoints: chosen.length ? chosen : null,
-        ...(ends.value === "as-now"
-          ? {}
-          : { expires: days ? new Date(Date.now() + days * 86_400_000).toISOString() : null }),
-        limits: own.length ? Object.fromEntries(own) : null,
-        ...(reason.value.trim() ? { reason: reason.value.trim() } : {}),
-      };
-    }
-
-    const form = h(
-      "form",
-      {
-        on: {
-          submit: async (event) => {
-            event.preventDefault();
-            problem.textContent = "";
-            button.disabled = true;
-            try {
-              done = await act(wanted());
-              dialog.close();
-            } catch (error) {
-              problem.textContent = error.message;
-              button.disabled = false;
-            }
-          },
-        },
-      },
-      h("h2", { id: "key-title" }, title),
-      h("label", { for: name.id }, "Name"),
-      name,
-      h("p", { class: "hint" }, "In logs, limits and roles. No other key has it."),
-      h(
-        "fieldset",
-        {},
-        h("legend", {}, "Endpoints"),
-        endpoints.map((box) => h("label", { class: "check", for: box.id }, box, box.value)),
-        h("p", { class: "hint" }, "None ticked: all, also those of the future."),
-      ),
-      h("label", { for: ends.id }, "Ends"),
-      ends,
-      LIMIT_LABELS.map(([kind, words], index) => [h("label", { for: `key-${kind}` }, words), limits[index]]),
-      h("p", { class: "hint" }, "Left out: the limits of the configuration."),
-      h("label", { for: reason.id }, "Why? (for the audit log)"),
-      reason,
-      problem,
-      h(
-        "div",
-        { class: "actions" },
-        button,
-        h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel"),
-      ),
-    );
-    dialog.append(form);
-    opened(dialog, key === null ? name : reason).then(() => resolve(done));
+  const name = h("input", {
+    id: "key-name",
+    required: true,
+    maxlength: "200",
+    autocomplete: "off",
+    spellcheck: "false",
+    value: key?.name ?? "",
+    disabled: key !== null,
   });
+  const endpoints = held.endpoints.map((endpoint) =>
+    h("input", {
+      type: "checkbox",
+      id: `key-endpoint-${endpoint}`,
+      value: endpoint,
+      checked: key?.endpoints?.includes(endpoint) ?? false,
+    }),
+  );
+  const ends = h(
+    "select",
+    { id: "key-ends", value: key === null ? "90" : "as-now" },
+    key === null ? null : h("option", { value: "as-now" }, `as now: ${moment(key.expires) ?? "never"}`),
+    DAYS.map((days) => h("option", { value: String(days) }, `in ${days} days`)),
+    h("option", { value: "" }, "never"),
+  );
+  const limits = LIMIT_LABELS.map(([kind]) =>
+    h("input", { type: "number", id: `key-${kind}`, min: "1", step: "1", value: key?.limits?.[kind] ?? "" }),
+  );
+  const reason = h("input", { id: "key-reason", maxlength: "300", autocomplete: "off" });
+
+  function wanted() {
+    const chosen = endpoints.filter((box) => box.checked).map((box) => box.value);
+    const own = LIMIT_LABELS.flatMap(([kind], index) =>
+      limits[index].value ? [[kind, Number(limits[index].value)]] : [],
+    );
+    const days = Number(ends.value);
+    return {
+      ...(key === null ? { name: name.value.trim() } : {}),
+      endpoints: chosen.length ? chosen : null,
+      ...(ends.value === "as-now"
+        ? {}
+        : { expires: days ? new Date(Date.now() + days * 86_400_000).toISOString() : null }),
+      limits: own.length ? Object.fromEntries(own) : null,
+      ...(reason.value.trim() ? { reason: reason.value.trim() } : {}),
+    };
+  }
+
+  return askInDialog(
+    { title, label, first: key === null ? name : reason, act: async () => act(wanted()) },
+    h("label", { for: name.id }, "Name"),
+    name,
+    h("p", { class: "hint" }, "In logs, limits and roles. No other key has it."),
+    h(
+      "fieldset",
+      {},
+      h("legend", {}, "Endpoints"),
+      endpoints.map((box) => h("label", { class: "check", for: box.id }, box, box.value)),
+      h("p", { class: "hint" }, "None ticked: all, also those of the future."),
+    ),
+    h("label", { for: ends.id }, "Ends"),
+    ends,
+    LIMIT_LABELS.map(([kind, words], index) => [h("label", { for: `key-${kind}` }, words), limits[index]]),
+    h("p", { class: "hint" }, "Left out: the limits of the configuration."),
+    h("label", { for: reason.id }, "Why? (for the audit log)"),
+    reason,
+  );
 }
 
 /**
